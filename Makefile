@@ -1,0 +1,35 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test lint bench clean
+
+help:  ## what each target does
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## create the environment in .venv
+
+demo: install  ## compare every method on scikit-learn's digits and print the table
+	$(BIN)/asyncmanifold compare digits --out build/demo --fresh
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint  ## lint, format check, strict types and all tests
+	$(BIN)/pytest
+
+bench: install  ## the speed figures, as ratios within one run, into build/bench.json
+	$(BIN)/python benchmarks/bench.py
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,224 @@
+"""Local training of a point or of a curve on any ``nn.Module`` (design.md, section 3.1).
+
+The parameters that are trained are the offsets v_1 … v_n of the free control points. A batch draws a
+place s on the curve, evaluates the plain model at w = Θ^t + Σ_k b_k(s) v_k, and the gradient of control
+point k is b_k(s) times the one gradient at w: one backward pass, then a scalar times a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from time import perf_counter
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.adam import adam
+
+from asyncmanifold.geometry.embeddings import Bezier, Embedding
+from asyncmanifold.seeding import Purpose, derive, torch_seed
+from asyncmanifold.server.protocol import Job, Update
+from asyncmanifold.tasks.data import Data
+from asyncmanifold.vectors import FlatModel
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains: FedProx's objective ℓ(w) + μ/2 ‖w − Θ^t‖², by Adam or SGD."""
+
+    point_epochs: int = 2
+    """Epochs at the end point (the paper's K₁)."""
+    curve_epochs: int = 2
+    """Epochs along the curve (K − K₁); methods without a curve have none."""
+    batch_size: int = 32
+    optimizer: Literal["adam", "sgd"] = "adam"
+    local_lr: float = 1e-3
+    """The paper's η_l."""
+    proximal: float = 1e-3
+    """The paper's μ."""
+    momentum: float = 0.0
+    """Of SGD."""
+
+    def __post_init__(self) -> None:
+        if self.point_epochs < 1:
+            raise ValueError(f"LocalTraining(point_epochs={self.point_epochs}) must be at least 1")
+        if self.curve_epochs < 0:
+            raise ValueError(f"LocalTraining(curve_epochs={self.curve_epochs}) must be at least 0")
+        if self.batch_size < 1:
+            raise ValueError(f"LocalTraining(batch_size={self.batch_size}) must be at least 1")
+        if self.optimizer not in ("adam", "sgd"):
+            raise ValueError(f"LocalTraining(optimizer={self.optimizer!r}) must be 'adam' or 'sgd'")
+        if not 0.0 < self.local_lr < float("inf"):
+            raise ValueError(f"LocalTraining(local_lr={self.local_lr}) must be above 0 and finite")
+        if not 0.0 <= self.proximal < float("inf"):
+            raise ValueError(f"LocalTraining(proximal={self.proximal}) must be at least 0 and finite")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"LocalTraining(momentum={self.momentum}) must be in [0, 1)")
+
+
+class NonFiniteLoss(Exception):  # noqa: N818 - an outcome, not an error
+    """A client's loss that is no longer a number; its job is given up."""
+
+
+class Trainer:
+    """Trains jobs one after another on one module, reusing its memory."""
+
+    def __init__(
+        self, module: nn.Module, loss: Loss, embedding: Embedding, settings: LocalTraining, seed: int
+    ) -> None:
+        self._model = FlatModel(module)
+        self._loss = loss
+        self._embedding = embedding
+        self._settings = settings
+        self._seed = seed
+        self._optimizer = _OPTIMIZERS[settings.optimizer](
+            settings, embedding.points, self._model.vector
+        )
+
+    def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
+        """Return what the client of ``job`` learned; ``out`` may name where to write its offsets.
+
+        Raises ``NonFiniteLoss`` when training breaks down. The result depends on nothing but the job, the
+        data and the seed.
+        """
+        started = perf_counter()
+        shape = (self._embedding.points, self._model.size)
+        offsets = torch.zeros(shape) if out is None else out.zero_()
+        self._optimizer.reset()
+        self._model.write_buffers(job.buffers)
+        self._model.module.train()
+        random = derive(self._seed, Purpose.TRAINING, job.client, job.number)
+        losses: list[float] = []
+        with torch_seed(derive(self._seed, Purpose.LAYERS, job.client, job.number)):
+            for epoch in range(job.point_epochs + job.curve_epochs):
+                along_curve = epoch >= job.point_epochs
+                if epoch == job.point_epochs:
+                    self._start_curve(offsets)
+                for indices in _batches(len(data), self._settings.batch_size, random):
+                    s = 1.0 - float(random.random()) if along_curve else 1.0
+                    inputs, targets = data.batch(indices)
+                    value = self._step(job.theta, offsets, s, along_curve, inputs, targets)
+                    if not isfinite(value):
+                        raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
+                    losses.append(value)
+        return Update(
+            client=job.client,
+            version=job.version,
+            offsets=offsets,
+            buffers=self._model.read_buffers(),
+            loss=sum(losses) / len(losses),
+            seconds=perf_counter() - started,
+        )
+
+    def _start_curve(self, offsets: Tensor) -> None:
+        embedding = self._embedding
+        if isinstance(embedding, Bezier) and embedding.interior_start == "chord":
+            for k in range(1, embedding.points):
+                torch.mul(offsets[-1], k / embedding.points, out=offsets[k - 1])
+
+    def _step(
+        self, theta: Tensor, offsets: Tensor, s: float, along_curve: bool, inputs: Any, targets: Any
+    ) -> float:
+        """Take one optimiser step at γ(s) and return the loss there."""
+        model = self._model
+        weights = self._embedding.weights(s)
+        active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
+        point = theta
+        for k, weight in active:
+            point = torch.add(point, offsets[k], alpha=weight, out=model.vector)
+        model.gradient.zero_()
+        value = self._loss(model.module(inputs), targets)
+        value.backward()  # type: ignore[no-untyped-call]
+        if self._settings.proximal:
+            for k, weight in active:
+                model.gradient.add_(offsets[k], alpha=self._settings.proximal * weight)
+        frozen_end = along_curve and cast(Bezier, self._embedding).freeze_end
+        trained = active[:-1] if frozen_end else active
+        self._optimizer.step(offsets, model.gradient, trained)
+        return value.item()
+
+
+def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]:
+    """Return a shuffled epoch as ⌈count / size⌉ batches whose sizes differ by at most one.
+
+    Even batches: a last batch of a single example would break BatchNorm and carry too much weight.
+    """
+    order = torch.from_numpy(random.permutation(count))
+    return list(order.tensor_split(-(-count // size)))
+
+
+class _Optimizer:
+    """Steps control points by scaled copies of one gradient; state as flat vectors."""
+
+    def __init__(self, settings: LocalTraining, points: int, like: Tensor) -> None:
+        self._lr = settings.local_lr
+        self._momentum = settings.momentum
+        self._gradients = [torch.empty_like(like) for _ in range(points)] if points > 1 else []
+        self._memory = [self._new_memory(like) for _ in range(points)]
+
+    def reset(self) -> None:
+        """Forget everything about earlier jobs."""
+        for memory in self._memory:
+            for tensor in memory:
+                tensor.zero_()
+
+    def step(self, offsets: Tensor, gradient: Tensor, active: list[tuple[int, float]]) -> None:
+        """Move each active control point k by the gradient times its weight."""
+        for k, weight in active:
+            scaled = gradient
+            if weight != 1.0:
+                target = self._gradients[k] if self._gradients else gradient
+                scaled = torch.mul(gradient, weight, out=target)
+            self._update(offsets[k], scaled, self._memory[k])
+
+    def _new_memory(self, like: Tensor) -> list[Tensor]:
+        raise TypeError("an optimiser says what it remembers")
+
+    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
+        raise TypeError("an optimiser says how it moves")
+
+
+class _Adam(_Optimizer):
+    """Adam, with torch's fused step and default moments."""
+
+    def _new_memory(self, like: Tensor) -> list[Tensor]:
+        return [torch.zeros_like(like), torch.zeros_like(like), torch.zeros(())]
+
+    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
+        mean, square, count = memory
+        adam(
+            [offset],
+            [gradient],
+            [mean],
+            [square],
+            [],
+            [count],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._lr,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+
+
+class _SGD(_Optimizer):
+    """SGD with optional momentum."""
+
+    def _new_memory(self, like: Tensor) -> list[Tensor]:
+        return [torch.zeros_like(like)] if self._momentum else []
+
+    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
+        if memory:
+            gradient = memory[0].mul_(self._momentum).add_(gradient)
+        offset.add_(gradient, alpha=-self._lr)
+
+
+_OPTIMIZERS: dict[str, type[_Optimizer]] = {"adam": _Adam, "sgd": _SGD}

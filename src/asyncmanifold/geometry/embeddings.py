@@ -1,0 +1,78 @@
+"""What a client learns and sends: a point, or a curve that leads to it.
+
+An embedding maps [0, 1] into parameter space. It is given by n free control points, sent as *offsets*
+from the model that the client started from; the last one is the local model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
+
+from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A map from [0, 1] into parameter space that starts at the client's base model."""
+
+    @property
+    def points(self) -> int:
+        """The number n of free control points."""
+        raise TypeError(f"{type(self).__name__} must say how many free control points it has")
+
+    @property
+    def is_curve(self) -> bool:
+        """Whether there is a curve to learn after the end point."""
+        return False
+
+    def weights(self, t: float) -> list[float]:
+        """Return the weight of each free control point at ``t``; the base model has the rest."""
+        return bernstein(self.points, t)[1:]
+
+    def parameter(self, gram: Floats, fraction: float) -> float:
+        """Return t*: where the curve's chord has ``fraction`` of the length of the whole chord."""
+        return chord_parameter(gram, fraction)
+
+
+@dataclass(frozen=True)
+class Point(Embedding):
+    """The straight line to the local model: every method but AsyncBezier."""
+
+    @property
+    def points(self) -> int:
+        """One: the local model."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Bezier(Embedding):
+    """A Bézier curve of any degree ≥ 1 to the local model (the paper's ι_φ, section 3).
+
+    ``interior_start`` says where interior control points begin the curve phase: at the base model, as in
+    the paper, or spread evenly on the chord. ``freeze_end`` keeps the end point as the point phase left it.
+    """
+
+    degree: int = 2
+    _: KW_ONLY
+    interior_start: Literal["base", "chord"] = "base"
+    freeze_end: bool = False
+
+    def __post_init__(self) -> None:
+        if self.degree < 1:
+            raise ValueError(f"Bezier(degree={self.degree}) must be at least 1")
+        if self.interior_start not in ("base", "chord"):
+            raise ValueError(f"Bezier(interior_start={self.interior_start!r}) must be 'base' or 'chord'")
+
+    @property
+    def points(self) -> int:
+        """The degree: the first of the n + 1 control points is fixed."""
+        return self.degree
+
+    @property
+    def is_curve(self) -> bool:
+        """A curve has a phase of its own in local training."""
+        return True
+
+
+EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier}

@@ -1,0 +1,139 @@
+"""What the server does about staleness: the corrections (the paper's π, section 3).
+
+A correction is a function of the Gram matrix of (v_1 … v_n, d), where d is the drift Θ^τ − Θ^t. It
+returns, for each control point, the coefficients that express the corrected offset in these vectors. A
+rule that is not such a combination, like delay compensation, transforms the offsets entry by entry first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncmanifold.geometry.bezier import Floats
+
+
+def cosines(gram: Floats) -> Floats:
+    """Return cos(v_k, d) for each control point; 0 where a vector is zero."""
+    lengths = np.sqrt(np.clip(np.diag(gram), 0.0, None))
+    products = lengths[:-1] * lengths[-1]
+    ratio = np.divide(gram[:-1, -1], products, out=np.zeros_like(products), where=products > 0.0)
+    clipped: Floats = np.clip(ratio, -1.0, 1.0)
+    return clipped
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Leaves every offset as it is. Subclasses override what they change."""
+
+    def coefficients(self, gram: Floats) -> Floats:
+        """Return an (n, n + 1) matrix C: corrected v'_k = Σ_j C[k, j] v_j + C[k, n] d."""
+        return np.eye(len(gram) - 1, len(gram))
+
+    def projected(self, gram: Floats) -> list[bool]:
+        """Return which control points lose their component along the drift."""
+        return [False] * (len(gram) - 1)
+
+    def transform(
+        self, offsets: Tensor, drift: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return offsets changed entry by entry, and what the correction remembers."""
+        return offsets, memory
+
+    @property
+    def transforms(self) -> bool:
+        """Whether ``transform`` changes anything; other corrections never form the drift."""
+        return type(self).transform is not Correction.transform
+
+
+@dataclass(frozen=True)
+class Tangent(Correction):
+    """v' = v: trust the direction (asynchronous SGD; the paper's AsyncTan)."""
+
+
+@dataclass(frozen=True)
+class Position(Correction):
+    """v' = v − d: trust the learned position (FedAsync; the paper's AsyncPos)."""
+
+    def coefficients(self, gram: Floats) -> Floats:
+        """Return the identity with −1 for the drift."""
+        matrix = super().coefficients(gram)
+        matrix[:, -1] = -1.0
+        return matrix
+
+
+@dataclass(frozen=True)
+class OrthoDC(Correction):
+    """v' = v − (⟨v,d⟩/⟨d,d⟩) d where cos(v, d) ≤ threshold, else v (the paper's OrthoDC, ϑ = threshold).
+
+    A threshold of 1 always projects, 0 is gradient surgery, −1 projects only what points straight back.
+    Differs from the paper: applied control point by control point, because the joint form would move the
+    fixed first one.
+    """
+
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not -1.0 <= self.threshold <= 1.0:
+            raise ValueError(f"OrthoDC(threshold={self.threshold}) must be between -1 and 1")
+
+    def projected(self, gram: Floats) -> list[bool]:
+        """Return where the cosine to the drift is at most the threshold."""
+        if gram[-1, -1] <= 0.0:
+            return [False] * (len(gram) - 1)
+        return [bool(c) for c in cosines(gram) <= self.threshold]
+
+    def coefficients(self, gram: Floats) -> Floats:
+        """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""
+        matrix = super().coefficients(gram)
+        for k, projects in enumerate(self.projected(gram)):
+            if projects:
+                matrix[k, -1] = -gram[k, -1] / gram[-1, -1]
+        return matrix
+
+
+@dataclass(frozen=True)
+class DelayCompensation(Correction):
+    """v' = v − λ ⊙ v ⊙ v ⊙ d (DC-ASGD, Zheng et al. 2017), for a local model's offset v in place of −ηg.
+
+    With ``adaptive``, λ = strength / √(MeanSquare + epsilon) entry by entry, where MeanSquare ←
+    momentum · MeanSquare + (1 − momentum) · v_n² over the end points of accepted updates, this one
+    included; else λ = strength.
+    """
+
+    strength: float = 2.0
+    _: KW_ONLY
+    adaptive: bool = True
+    momentum: float = 0.95
+    epsilon: float = 1e-7
+
+    def __post_init__(self) -> None:
+        if self.strength < 0.0:
+            raise ValueError(f"DelayCompensation(strength={self.strength}) must be at least 0")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"DelayCompensation(momentum={self.momentum}) must be in [0, 1)")
+        if self.epsilon <= 0.0:
+            raise ValueError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0")
+
+    def transform(
+        self, offsets: Tensor, drift: Tensor, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the compensated offsets and the new mean square."""
+        if not self.adaptive:
+            return offsets - self.strength * offsets * offsets * drift, None
+        square = offsets[-1] * offsets[-1]
+        before = torch.zeros_like(square) if memory is None else memory
+        mean_square = torch.lerp(square, before, self.momentum)
+        compensation = drift * (mean_square + self.epsilon).rsqrt_() * self.strength
+        return offsets - offsets * offsets * compensation, mean_square
+
+
+CORRECTIONS: dict[str, type[Correction]] = {
+    "position": Position,
+    "tangent": Tangent,
+    "orthodc": OrthoDC,
+    "delay-compensation": DelayCompensation,
+}

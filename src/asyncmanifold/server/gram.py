@@ -1,0 +1,65 @@
+"""The two passes of a server update: form the Gram matrix, then apply coefficients.
+
+Both walk over the vectors in blocks that fit the processor's cache, so each vector is read once per
+pass. The drift d = Θ^τ − Θ^t is never stored.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncmanifold.geometry.bezier import Floats
+
+BLOCK = 65_536
+
+
+def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
+    """Return all inner products of (v_1 … v_n, d), with d = theta − base, as an (n + 1)² matrix.
+
+    Products are formed in float32 within a block and summed in float64 over blocks.
+    """
+    rows = [row.split(BLOCK) for row in offsets]
+    count = len(rows) + (base is not theta)
+    sums = [[0.0] * (len(rows) + 1) for _ in range(len(rows) + 1)]
+    for number, (now, before) in enumerate(zip(theta.split(BLOCK), base.split(BLOCK), strict=True)):
+        vectors = [row[number] for row in rows]
+        if base is not theta:
+            vectors.append(torch.sub(now, before))
+        for i in range(count):
+            for j in range(i, count):
+                sums[i][j] += torch.dot(vectors[i], vectors[j]).item()
+    upper = np.array(sums)
+    gram: Floats = upper + np.triu(upper, 1).T
+    return gram
+
+
+def combine(
+    start: Tensor,
+    offsets: Tensor,
+    theta: Tensor,
+    base: Tensor,
+    coefficients: Floats,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return start + Σ_k c_k v_k + c_d (theta − base); ``out`` may name where to write it.
+
+    ``start`` is Θ itself or, for a buffer, what it has gathered so far.
+    """
+    *weights, drift_weight = (float(c) for c in coefficients)
+    result = torch.empty_like(start) if out is None else out
+    drifts = base is not theta and drift_weight != 0.0
+    blocks = zip(*(v.split(BLOCK) for v in (result, start, theta, base)), strict=True)
+    rows = [row.split(BLOCK) for row in offsets]
+    for number, (target, origin, now, before) in enumerate(blocks):
+        if drifts and origin.data_ptr() == now.data_ptr():
+            torch.lerp(now, before, -drift_weight, out=target)
+        else:
+            target.copy_(origin)
+            if drifts:
+                target.add_(now, alpha=drift_weight).sub_(before, alpha=drift_weight)
+        for weight, row in zip(weights, rows, strict=True):
+            if weight != 0.0:
+                target.add_(row[number], alpha=weight)
+    return result

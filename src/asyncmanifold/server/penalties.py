@@ -1,0 +1,131 @@
+"""How long a step may be: penalties by distance and by staleness, and epochs that adapt."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from math import floor
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Scales no step. Subclasses override ``scale``."""
+
+    def scale(self, end_norm: float, drift_norm: float, updates: int) -> float:
+        """Return S ≥ 0 for a corrected end point, a drift, and the number of updates accepted so far."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Distance(Penalty):
+    """S = 1 + decay · (‖v'_n‖/‖d‖ − 1), bounded (the paper's S with α = decay, after AsyncFedED).
+
+    1 where there is no drift and for the first ``warmup`` updates. A decay of 0 is no penalty.
+    """
+
+    decay: float = 1.0
+    _: KW_ONLY
+    warmup: int = 0
+    lowest: float = 0.0
+    highest: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.decay <= 1.0:
+            raise ValueError(f"Distance(decay={self.decay}) must be between 0 and 1")
+        if self.warmup < 0:
+            raise ValueError(f"Distance(warmup={self.warmup}) must be at least 0")
+        if not 0.0 <= self.lowest <= 1.0 <= self.highest:
+            raise ValueError(
+                f"Distance(lowest={self.lowest}, highest={self.highest}) must have 0 ≤ lowest ≤ 1 ≤ highest"
+            )
+
+    def scale(self, end_norm: float, drift_norm: float, updates: int) -> float:
+        """Return S."""
+        if drift_norm <= 0.0 or updates < self.warmup:
+            return 1.0
+        return min(self.highest, max(self.lowest, 1.0 + self.decay * (end_norm / drift_norm - 1.0)))
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """A factor of the step that depends on staleness alone; constant 1 unless overridden."""
+
+    def factor(self, staleness: int) -> float:
+        """Return the factor in (0, 1]; a pure function, so equal staleness always mixes equally."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Constant(Staleness):
+    """s(τ) = 1."""
+
+
+@dataclass(frozen=True)
+class Polynomial(Staleness):
+    """s(τ) = (1 + τ)^(−exponent) (FedAsync, section 5.2); 0.5 is FedBuff's 1/√(1 + τ)."""
+
+    exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.exponent < 0.0:
+            raise ValueError(f"Polynomial(exponent={self.exponent}) must be at least 0")
+
+    def factor(self, staleness: int) -> float:
+        """Return (1 + staleness)^(−exponent)."""
+        return float((1.0 + staleness) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class Hinge(Staleness):
+    """s(τ) = 1 up to ``delay``, then 1/(slope · (τ − delay) + 1) (FedAsync, section 5.2)."""
+
+    slope: float = 10.0
+    delay: int = 4
+
+    def __post_init__(self) -> None:
+        if self.slope <= 0.0:
+            raise ValueError(f"Hinge(slope={self.slope}) must be above 0")
+        if self.delay < 0:
+            raise ValueError(f"Hinge(delay={self.delay}) must be at least 0")
+
+    def factor(self, staleness: int) -> float:
+        """Return 1 or the hinge's falling branch."""
+        return 1.0 / (self.slope * max(0, staleness - self.delay) + 1.0)
+
+
+@dataclass(frozen=True)
+class AdaptiveEpochs:
+    """K ← max(1, K + ⌊(target − γ) · gain⌋) with γ = ‖d‖/‖v‖ (AsyncFedED; γ̄ = target, κ = gain).
+
+    A client whose base has drifted far in units of its own update gets less to do, a fresh one more.
+    For the first ``warmup`` updates γ counts as ``target``; K never exceeds ``max_epochs``.
+    """
+
+    target: float = 1.0
+    _: KW_ONLY
+    gain: float = 1.0
+    warmup: int = 10
+    max_epochs: int = 10
+
+    def __post_init__(self) -> None:
+        if self.target < 0.0 or self.gain < 0.0:
+            raise ValueError(f"AdaptiveEpochs(target={self.target}, gain={self.gain}) must be at least 0")
+        if self.warmup < 0 or self.max_epochs < 1:
+            raise ValueError(
+                f"AdaptiveEpochs(warmup={self.warmup}, max_epochs={self.max_epochs}) "
+                "must have warmup ≥ 0 and max_epochs ≥ 1"
+            )
+
+    def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
+        """Return the epochs of a client's next job."""
+        if updates < self.warmup or update_norm <= 0.0:
+            return epochs
+        change = (self.target - drift_norm / update_norm) * self.gain
+        return min(self.max_epochs, max(1, epochs + floor(max(change, -float(epochs)))))
+
+
+PENALTIES: dict[str, type[Penalty]] = {"distance": Distance}
+STALENESS: dict[str, type[Staleness]] = {
+    "constant": Constant,
+    "polynomial": Polynomial,
+    "hinge": Hinge,
+}

@@ -1,0 +1,96 @@
+"""A simulation as a file, and back: what a killed run continues from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from asyncmanifold.server.protocol import Job, state_from_file, state_to_file
+from asyncmanifold.simulation.engine import Best, Flight, Simulation
+from asyncmanifold.trace import load_tensors, save_tensors
+from asyncmanifold.vectors import Buffers
+
+
+def save_checkpoint(path: Path, simulation: Simulation, trace_position: int) -> None:
+    """Write everything that the rest of the run depends on, atomically.
+
+    A base model that several jobs share is written once. Trained jobs that have not arrived are not
+    written: they are trained again.
+    """
+    state_tensors, state_numbers = state_to_file(simulation.state)
+    tensors = {f"state.{name}": tensor for name, tensor in state_tensors.items()}
+    jobs = []
+    for flight in simulation.flight.values():
+        job = flight.job
+        if job.version != simulation.state.version:
+            tensors |= _model(f"base.{job.version}", job.theta, job.buffers)
+        epochs = [job.point_epochs, job.curve_epochs]
+        times = [flight.dispatched, flight.arrival, flight.is_lost]
+        jobs.append([job.number, job.client, job.version, *epochs, *times])
+    best = simulation.best
+    if best is not None:
+        tensors |= _model("best", best.theta, best.buffers)
+    numbers = {
+        "state": state_numbers,
+        "jobs": jobs,
+        "best": None if best is None else [best.score, best.update],
+        "time": simulation.time,
+        "dispatched": simulation.dispatched,
+        "idle": simulation.idle,
+        "changes": simulation.changes,
+        "epochs": list(simulation.epochs.items()),
+        "refused": simulation.refused,
+        "seconds": simulation.seconds,
+        "trace_position": trace_position,
+    }
+    save_tensors(path, tensors, numbers)
+
+
+def load_checkpoint(path: Path, simulation: Simulation) -> int:
+    """Put a fresh simulation where the checkpoint was; return the length of its trace in bytes."""
+    tensors, numbers = load_tensors(path)
+    state_tensors = {
+        name.removeprefix("state."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("state.")
+    }
+    simulation.state = state_from_file(state_tensors, numbers["state"])
+    simulation.flight = {}
+    for entry in numbers["jobs"]:
+        number, client, version, point_epochs, curve_epochs, dispatched, arrival, is_lost = entry
+        theta, buffers = _base(version, tensors, simulation)
+        job = Job(number, client, version, theta, buffers, point_epochs, curve_epochs)
+        simulation.flight[client] = Flight(job, dispatched, arrival, is_lost)
+    if numbers["best"] is not None:
+        simulation.best = Best(*numbers["best"], *_read("best", tensors))
+    simulation.time = numbers["time"]
+    simulation.dispatched = numbers["dispatched"]
+    simulation.idle = numbers["idle"]
+    simulation.changes = [(time, kind, client) for time, kind, client in numbers["changes"]]
+    simulation.epochs = dict(numbers["epochs"])
+    simulation.refused = numbers["refused"]
+    simulation.seconds = numbers["seconds"]
+    return int(numbers["trace_position"])
+
+
+def _base(
+    version: int, tensors: dict[str, Tensor], simulation: Simulation
+) -> tuple[Tensor, Buffers]:
+    if version == simulation.state.version:
+        return simulation.state.theta, simulation.state.buffers
+    return _read(f"base.{version}", tensors)
+
+
+def _model(name: str, theta: Tensor, buffers: Buffers) -> dict[str, Any]:
+    return {
+        f"{name}.theta": theta,
+        f"{name}.floats": buffers.floats,
+        f"{name}.integers": buffers.integers,
+    }
+
+
+def _read(name: str, tensors: dict[str, Tensor]) -> tuple[Tensor, Buffers]:
+    buffers = Buffers(tensors[f"{name}.floats"], tensors[f"{name}.integers"])
+    return tensors[f"{name}.theta"], buffers

@@ -1,0 +1,199 @@
+"""When clients arrive: latency models and the two schedules, on one virtual clock.
+
+The unit of time is one epoch over the mean client's examples at normal speed. A job's *length* is its
+epochs times its client's examples over the mean; a latency model turns it into a duration.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from math import exp, pi, sqrt
+from pathlib import Path
+from typing import Literal
+
+from asyncmanifold.seeding import Purpose, derive
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Every client works at normal speed: a job takes its length. Subclasses override both methods."""
+
+    def expected(self, length: float, client: int, seed: int) -> float:
+        """Return how long the client is expected to take."""
+        return length
+
+    def duration(self, length: float, client: int, number: int, seed: int) -> float:
+        """Return how long the client takes for the job with this dispatch number."""
+        return self.expected(length, client, seed)
+
+
+@dataclass(frozen=True)
+class ConstantLatency(Latency):
+    """A job takes its length."""
+
+
+@dataclass(frozen=True)
+class LogNormalLatency(Latency):
+    """Clients' speeds differ by a log-normal factor of sigma ``spread``, their jobs by ``jitter``."""
+
+    spread: float = 0.5
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.spread < 0.0 or self.jitter < 0.0:
+            raise ValueError(
+                f"LogNormalLatency(spread={self.spread}, jitter={self.jitter}) must be at least 0"
+            )
+
+    def expected(self, length: float, client: int, seed: int) -> float:
+        """Return the length times the client's factor."""
+        return length * exp(self.spread * derive(seed, Purpose.SPEED, client).standard_normal())
+
+    def duration(self, length: float, client: int, number: int, seed: int) -> float:
+        """Return the expected time times the job's factor."""
+        factor = exp(self.jitter * derive(seed, Purpose.LATENCY, client, number).standard_normal())
+        return self.expected(length, client, seed) * factor
+
+
+@dataclass(frozen=True)
+class ClassesLatency(Latency):
+    """A fraction of the clients is slower by a factor, the others are of normal speed."""
+
+    slow_fraction: float = 0.3
+    slow_factor: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.slow_fraction <= 1.0:
+            raise ValueError(f"ClassesLatency(slow_fraction={self.slow_fraction}) must be between 0 and 1")
+        if self.slow_factor < 1.0:
+            raise ValueError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1")
+
+    def expected(self, length: float, client: int, seed: int) -> float:
+        """Return the length, times the factor for a slow client."""
+        slow = derive(seed, Purpose.SPEED, client).random() < self.slow_fraction
+        return length * (self.slow_factor if slow else 1.0)
+
+
+@dataclass(frozen=True)
+class RecordedLatency(Latency):
+    """Durations measured elsewhere: a CSV file with the columns ``client`` and ``duration``.
+
+    Each job takes one of the durations recorded for its client, drawn anew; clients beyond the recorded
+    ones start over from the first. Durations are taken as they are, whatever the job's length.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        _ = self._durations  # a bad file is an error now, not in the middle of a run
+
+    @cached_property
+    def _durations(self) -> list[list[float]]:
+        recorded: dict[str, list[float]] = {}
+        try:
+            with Path(self.path).open(newline="", encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    duration = float(row["duration"])
+                    if not 0.0 < duration < float("inf"):
+                        raise ValueError(f"duration {duration} must be above 0 and finite")
+                    recorded.setdefault(row["client"], []).append(duration)
+        except OSError as error:
+            raise ValueError(f"RecordedLatency(path={self.path!r}): {error.strerror}") from error
+        except KeyError as error:
+            raise ValueError(f"RecordedLatency(path={self.path!r}) must have a column {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"RecordedLatency(path={self.path!r}): {error}") from error
+        if not recorded:
+            raise ValueError(f"RecordedLatency(path={self.path!r}) must have at least one row")
+        return list(recorded.values())
+
+    def expected(self, length: float, client: int, seed: int) -> float:
+        """Return the mean of the client's recorded durations."""
+        durations = self._durations[client % len(self._durations)]
+        return sum(durations) / len(durations)
+
+    def duration(self, length: float, client: int, number: int, seed: int) -> float:
+        """Return one of the client's recorded durations."""
+        durations = self._durations[client % len(self._durations)]
+        return durations[int(derive(seed, Purpose.LATENCY, client, number).integers(len(durations)))]
+
+
+LATENCIES: dict[str, type[Latency]] = {
+    "constant": ConstantLatency,
+    "lognormal": LogNormalLatency,
+    "classes": ClassesLatency,
+    "recorded": RecordedLatency,
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who trains when.
+
+    ``clock``: a job arrives when its latency model says. ``queue``, the paper's: whenever an update is
+    due, the next client is drawn with probability proportional to its waiting time over its expected
+    training length. That is the same event heap with another waiting time. If client i's chance of
+    arriving in the next moment is c · waiting_i / length_i, then, given that somebody arrives, it is
+    client i with just that probability; and such a waiting time is Rayleigh distributed, so it can be
+    drawn when the job is dispatched: waiting = √(4/π · length_i · mean length · E), E ~ Exp(1).
+    """
+
+    kind: Literal["queue", "clock"] = "queue"
+    _: KW_ONLY
+    latency: Latency = field(default_factory=ConstantLatency)
+    concurrency: int | None = None
+    """Jobs in flight at once; every client where it is not given."""
+    drop_probability: float = 0.0
+    """The chance that a job is lost on its way; its client then starts anew."""
+    late_fraction: float = 0.0
+    """The share of clients that join late, at a time drawn from [0, ``late_by``]."""
+    late_by: float = 0.0
+    leave_fraction: float = 0.0
+    """The share of clients that leave for good, at a time drawn from [0, ``leave_by``]."""
+    leave_by: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("queue", "clock"):
+            raise ValueError(f"Schedule(kind={self.kind!r}) must be 'queue' or 'clock'")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ValueError(f"Schedule(concurrency={self.concurrency}) must be at least 1")
+        if not 0.0 <= self.drop_probability < 1.0:
+            raise ValueError(f"Schedule(drop_probability={self.drop_probability}) must be in [0, 1)")
+        for name in ("late", "leave"):
+            fraction, by = getattr(self, f"{name}_fraction"), getattr(self, f"{name}_by")
+            if not 0.0 <= fraction <= 1.0:
+                raise ValueError(f"Schedule({name}_fraction={fraction}) must be between 0 and 1")
+            if by < 0.0 or (fraction > 0.0 and by == 0.0):
+                raise ValueError(f"Schedule({name}_by={by}) must be above 0 where clients {name}")
+
+    def duration(self, length: float, mean_length: float, client: int, number: int, seed: int) -> float:
+        """Return the virtual time between a job's dispatch and its arrival."""
+        if self.kind == "clock":
+            return self.latency.duration(length, client, number, seed)
+        expected = self.latency.expected(length, client, seed)
+        draw = derive(seed, Purpose.LATENCY, client, number).standard_exponential()
+        return sqrt(4.0 / pi * expected * mean_length * draw)
+
+    def is_lost(self, client: int, number: int, seed: int) -> bool:
+        """Return whether this job never arrives."""
+        if self.drop_probability == 0.0:
+            return False
+        return bool(derive(seed, Purpose.DROP, client, number).random() < self.drop_probability)
+
+    def membership(self, clients: int, seed: int) -> tuple[list[int], list[tuple[float, str, int]]]:
+        """Return who is there at the start, and (time, 'joined' or 'left', client) of those who change."""
+        if self.late_fraction == 0.0 and self.leave_fraction == 0.0:
+            return list(range(clients)), []
+        present, changes = [], []
+        for client in range(clients):
+            is_late, leaves, late, leave = derive(seed, Purpose.MEMBERSHIP, client).random(4)
+            joined = self.late_by * late if is_late < self.late_fraction else 0.0
+            if joined > 0.0:
+                changes.append((joined, "joined", client))
+            else:
+                present.append(client)
+            if leaves < self.leave_fraction:
+                changes.append((max(joined, self.leave_by * leave), "left", client))
+        return present, sorted(changes)

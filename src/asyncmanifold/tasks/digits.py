@@ -1,0 +1,112 @@
+"""The embedded default: scikit-learn's 1,797 real 8×8 digits, unevenly spread over clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """How the digits are spread: Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
+
+    clients: int = 20
+    concentration: float = 0.3
+    """Small values give each client few classes."""
+    min_examples: int = 8
+    """The partition is drawn anew until every client has this many."""
+    test_fraction: float = 0.25
+    validation_fraction: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ValueError(f"Digits(clients={self.clients}) must be at least 1")
+        if self.concentration <= 0.0:
+            raise ValueError(f"Digits(concentration={self.concentration}) must be above 0")
+        if self.min_examples < 2:
+            raise ValueError(f"Digits(min_examples={self.min_examples}) must be at least 2")
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"Digits({name}={getattr(self, name)}) must be between 0 and 1")
+        available = int(1797 * (1.0 - self.test_fraction))
+        if self.clients * self.min_examples > available // 2:
+            raise ValueError(
+                f"Digits(clients={self.clients}, min_examples={self.min_examples}) must need at most "
+                f"{available // 2} examples: half of the {available} for training"
+            )
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same split."""
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        inputs = torch.from_numpy(images).to(torch.float32).div_(16.0).view(-1, 1, 8, 8)
+        targets = torch.from_numpy(labels).to(torch.int64)
+        random = derive(seed, Purpose.PARTITION)
+        order = random.permutation(len(labels))
+        test, rest = np.split(order, [int(len(order) * self.test_fraction)])
+        parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
+        train, validation = [], []
+        for part in parts:
+            held_out, trained = np.split(rest[part], [max(1, int(len(part) * self.validation_fraction))])
+            train.append(TensorData(inputs, targets, torch.from_numpy(trained)))
+            validation.append(TensorData(inputs, targets, torch.from_numpy(held_out)))
+        return Task(
+            model=DigitsCNN,
+            loss=nn.functional.cross_entropy,
+            clients=train,
+            validation=validation,
+            test=TensorData(inputs, targets, torch.from_numpy(test)),
+        )
+
+
+class DigitsCNN(nn.Sequential):
+    """Two 3×3 convolutions and two dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+
+
+def dirichlet_partition(
+    labels: npt.NDArray[np.int64],
+    clients: int,
+    concentration: float,
+    min_examples: int,
+    random: np.random.Generator,
+    tries: int = 1000,
+) -> list[npt.NDArray[np.int64]]:
+    """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions."""
+    for _ in range(tries):
+        parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
+        for label in np.unique(labels):
+            members = random.permutation(np.flatnonzero(labels == label))
+            shares = random.dirichlet(np.full(clients, concentration))
+            cuts = (np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+            for part, piece in zip(parts, np.split(members, cuts), strict=True):
+                part.append(piece)
+        joined = [random.permutation(np.concatenate(part)) for part in parts]
+        if min(len(part) for part in joined) >= min_examples:
+            return joined
+    raise ValueError(
+        f"no Dirichlet({concentration}) partition with {min_examples} examples for each of {clients} "
+        f"clients in {tries} tries: fewer clients, a larger concentration or a smaller min_examples is needed"
+    )

@@ -1,0 +1,86 @@
+"""A task: what is trained, on whose data, and how it is judged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.metrics import Accuracy, Metric
+from asyncmanifold.seeding import Purpose, derive, torch_seed
+from asyncmanifold.tasks.data import Data, as_data
+from asyncmanifold.vectors import FlatModel
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, a loss, each client's examples, and a test set.
+
+    ``model`` is a module, or a function that makes one and is called under the run's seed. Examples are
+    (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    loss: Callable[[Any, Any], Tensor]
+    clients: Sequence[Any]
+    """Training examples, client by client."""
+    test: Any
+    """Examples that the global model is evaluated on."""
+    validation: Sequence[Any] | None = None
+    """Held-out examples, client by client, for fairness and tuning."""
+    metrics: Mapping[str, Callable[[], Metric]] = field(default_factory=lambda: {"accuracy": Accuracy})
+    """How outputs are judged, higher is better. The first is the one that is reported."""
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise ValueError("Task(clients=…) must have at least one client")
+        object.__setattr__(self, "clients", [as_data(examples) for examples in self.clients])
+        object.__setattr__(self, "test", as_data(self.test))
+        if empty := [i for i, data in enumerate(self.clients) if len(data) == 0]:
+            raise ValueError(f"client {_enumerated(empty)} has no training data")
+        if len(self.test) == 0:
+            raise ValueError("Task(test=…) has no examples")
+        if self.validation is not None:
+            object.__setattr__(self, "validation", [as_data(data) for data in self.validation])
+            if len(self.validation) != len(self.clients):
+                raise ValueError(
+                    f"{len(self.validation)} validation sets for {len(self.clients)} clients"
+                )
+        if not self.metrics:
+            raise ValueError("Task(metrics=…) must name at least one metric")
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric that is reported."""
+        return next(iter(self.metrics))
+
+    def build_model(self, seed: int) -> nn.Module:
+        """Return a fresh module with its initial weights."""
+        if isinstance(self.model, nn.Module):
+            return copy.deepcopy(self.model)
+        with torch_seed(derive(seed, Purpose.MODEL)):
+            return self.model()
+
+    def evaluate(self, model: FlatModel, data: Data, batch_size: int = 512) -> dict[str, float]:
+        """Return every metric and the mean loss of a model on some examples."""
+        metrics = {name: make() for name, make in self.metrics.items()}
+        total = 0.0
+        model.module.eval()
+        with torch.no_grad():
+            for indices in torch.arange(len(data)).split(batch_size):
+                inputs, targets = data.batch(indices)
+                outputs = model.module(inputs)
+                total += self.loss(outputs, targets).item() * len(indices)
+                for metric in metrics.values():
+                    metric.update(outputs, targets)
+        values = {name: float(metric.compute()) for name, metric in metrics.items()}
+        return values | {"loss": total / len(data)}
+
+
+def _enumerated(numbers: list[int], most: int = 5) -> str:
+    shown = ", ".join(str(number) for number in numbers[:most])
+    return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"

@@ -1,0 +1,89 @@
+"""A module's parameters as one flat vector, its buffers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Buffers(NamedTuple):
+    """What a module keeps besides parameters, such as BatchNorm's running statistics.
+
+    Floating-point buffers are one vector and may be averaged; all others (counters, masks) are one
+    vector of whole numbers and are only ever copied.
+    """
+
+    floats: Tensor
+    integers: Tensor
+
+    @classmethod
+    def none(cls) -> Buffers:
+        """The buffers of a module that has none."""
+        return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+
+class FlatModel:
+    """An ``nn.Module`` whose trainable parameters are views of one float32 vector, ``vector``.
+
+    Writing to ``vector`` changes the module; a backward pass fills ``gradient``. Parameters that do not
+    require a gradient stay as the module has them and are not part of the vector. The module is taken
+    over: give a copy where the original must stay as it is.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ValueError(f"model {type(module).__name__} has no trainable parameters")
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and parameter.dtype != torch.float32:
+                raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
+        self.vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
+        self.gradient = torch.zeros_like(self.vector)
+        for parameter, start, end in self._spans():
+            parameter.data = self.vector[start:end].view(parameter.shape)
+            parameter.grad = self.gradient[start:end].view(parameter.shape)
+        buffers = list(module.buffers())
+        self._floats = [b for b in buffers if b.is_floating_point()]
+        self._integers = [b for b in buffers if not b.is_floating_point()]
+
+    def _spans(self) -> Iterator[tuple[nn.Parameter, int, int]]:
+        start = 0
+        for parameter in self._parameters:
+            end = start + parameter.numel()
+            yield parameter, start, end
+            start = end
+
+    @property
+    def size(self) -> int:
+        """The number P of trainable parameters."""
+        return self.vector.numel()
+
+    def read_buffers(self) -> Buffers:
+        """Return a copy of the module's buffers."""
+        none = Buffers.none()
+        return Buffers(
+            torch.cat([none.floats, *(b.reshape(-1).to(torch.float32) for b in self._floats)]),
+            torch.cat([none.integers, *(b.reshape(-1).to(torch.int64) for b in self._integers)]),
+        )
+
+    def write_buffers(self, buffers: Buffers) -> None:
+        """Set the module's buffers."""
+        for targets, source in ((self._floats, buffers.floats), (self._integers, buffers.integers)):
+            start = 0
+            for target in targets:
+                end = start + target.numel()
+                target.copy_(source[start:end].view(target.shape))
+                start = end
+
+    def load(self, theta: Tensor, buffers: Buffers) -> None:
+        """Set parameters and buffers."""
+        self.vector.copy_(theta)
+        self.write_buffers(buffers)
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """Return a copy of the module's state by name, as ``load_state_dict`` takes it."""
+        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
