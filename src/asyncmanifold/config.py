@@ -232,7 +232,7 @@ def _build_part(key: str, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} must be a name or a table")
     choices = PARTS[key]
     name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         said = "needs a name" if name is None else f"has no part {name!r}"
         raise ConfigError(f"{where} {said}: allowed are {', '.join(choices)}")
     return _build(choices[name], {k: v for k, v in table.items() if k != "name"}, where)

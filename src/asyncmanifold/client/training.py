@@ -69,16 +69,19 @@ class Trainer:
     """Trains jobs one after another on one module, reusing its memory."""
 
     def __init__(
-        self, module: nn.Module, loss: Loss, embedding: Embedding, settings: LocalTraining, seed: int
+        self,
+        module: nn.Module,
+        loss: Loss,
+        embedding: Embedding,
+        settings: LocalTraining,
+        seed: int,
     ) -> None:
         self._model = FlatModel(module)
         self._loss = loss
         self._embedding = embedding
         self._settings = settings
         self._seed = seed
-        self._optimizer = _OPTIMIZERS[settings.optimizer](
-            settings, embedding.points, self._model.vector
-        )
+        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, self._model.vector)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
         """Return what the client of ``job`` learned; ``out`` may name where to write its offsets.

@@ -20,10 +20,12 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
     Products are formed in float32 within a block and summed in float64 over blocks.
     """
-    rows = [row.split(BLOCK) for row in offsets]
+    rows = [torch.split(row, BLOCK) for row in offsets]
     count = len(rows) + (base is not theta)
     sums = [[0.0] * (len(rows) + 1) for _ in range(len(rows) + 1)]
-    for number, (now, before) in enumerate(zip(theta.split(BLOCK), base.split(BLOCK), strict=True)):
+    for number, (now, before) in enumerate(
+        zip(torch.split(theta, BLOCK), torch.split(base, BLOCK), strict=True)
+    ):
         vectors = [row[number] for row in rows]
         if base is not theta:
             vectors.append(torch.sub(now, before))
@@ -50,8 +52,8 @@ def combine(
     *weights, drift_weight = (float(c) for c in coefficients)
     result = torch.empty_like(start) if out is None else out
     drifts = base is not theta and drift_weight != 0.0
-    blocks = zip(*(v.split(BLOCK) for v in (result, start, theta, base)), strict=True)
-    rows = [row.split(BLOCK) for row in offsets]
+    blocks = zip(*(torch.split(v, BLOCK) for v in (result, start, theta, base)), strict=True)
+    rows = [torch.split(row, BLOCK) for row in offsets]
     for number, (target, origin, now, before) in enumerate(blocks):
         if drifts and origin.data_ptr() == now.data_ptr():
             torch.lerp(now, before, -drift_weight, out=target)

@@ -70,8 +70,6 @@ METHODS: dict[str, Method] = {
     "fedbuff": Method(correction=Tangent(), buffer=Buffer(10)),
     "asyncfeded": Method(penalty=Distance(1.0, warmup=10), adaptive_epochs=AdaptiveEpochs(1.0)),
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),
-    "asyncbezier-ed": Method(
-        embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)
-    ),
+    "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
     "fedavg": Method(buffer=Barrier()),
 }

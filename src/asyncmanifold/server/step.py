@@ -129,9 +129,7 @@ def _start(method: Method, state: ServerState) -> tuple[Tensor, bool]:
 
 def _moved(method: Method, state: ServerState, theta: Tensor, buffers: Buffers) -> ServerState:
     """Return the state at its next version."""
-    state = replace(
-        state, theta=theta, buffers=buffers, version=state.version + 1, pending=None
-    )
+    state = replace(state, theta=theta, buffers=buffers, version=state.version + 1, pending=None)
     if method.averaging is None:
         return state
     return replace(state, average=method.averaging.next(state))
@@ -161,9 +159,7 @@ def _mixed(current: Buffers, gathered: Pending, share: float) -> Buffers:
     return Buffers(torch.lerp(current.floats, mean, fraction), gathered.buffers.integers)
 
 
-def _checked_base(
-    method: Method, state: ServerState, update: Update, base: Tensor | None
-) -> Tensor:
+def _checked_base(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
     """Return the base model of an update of the right form."""
     if update.version > state.version:
         raise Rejected(f"base version {update.version} is in the future, the model is at {state.version}")

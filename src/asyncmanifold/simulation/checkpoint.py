@@ -52,9 +52,7 @@ def load_checkpoint(path: Path, simulation: Simulation) -> int:
     """Put a fresh simulation where the checkpoint was; return the length of its trace in bytes."""
     tensors, numbers = load_tensors(path)
     state_tensors = {
-        name.removeprefix("state."): tensor
-        for name, tensor in tensors.items()
-        if name.startswith("state.")
+        name.removeprefix("state."): tensor for name, tensor in tensors.items() if name.startswith("state.")
     }
     simulation.state = state_from_file(state_tensors, numbers["state"])
     simulation.flight = {}
@@ -64,7 +62,8 @@ def load_checkpoint(path: Path, simulation: Simulation) -> int:
         job = Job(number, client, version, theta, buffers, point_epochs, curve_epochs)
         simulation.flight[client] = Flight(job, dispatched, arrival, is_lost)
     if numbers["best"] is not None:
-        simulation.best = Best(*numbers["best"], *_read("best", tensors))
+        score, update = numbers["best"]
+        simulation.best = Best(score, update, *_read("best", tensors))
     simulation.time = numbers["time"]
     simulation.dispatched = numbers["dispatched"]
     simulation.idle = numbers["idle"]
@@ -75,9 +74,7 @@ def load_checkpoint(path: Path, simulation: Simulation) -> int:
     return int(numbers["trace_position"])
 
 
-def _base(
-    version: int, tensors: dict[str, Tensor], simulation: Simulation
-) -> tuple[Tensor, Buffers]:
+def _base(version: int, tensors: dict[str, Tensor], simulation: Simulation) -> tuple[Tensor, Buffers]:
     if version == simulation.state.version:
         return simulation.state.theta, simulation.state.buffers
     return _read(f"base.{version}", tensors)

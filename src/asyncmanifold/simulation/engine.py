@@ -230,7 +230,10 @@ class Simulation:
             )
         except (NonFiniteLoss, Rejected) as problem:
             kind = "rejected" if isinstance(problem, Rejected) else "failed"
-            self._refuse({"kind": kind, **arrival, "base_version": job.version, "reason": str(problem)}, trace)
+            self._refuse(
+                {"kind": kind, **arrival, "base_version": job.version, "reason": str(problem)},
+                trace,
+            )
             return None
         self.refused = 0
         self._spare = None
@@ -309,9 +312,7 @@ class Simulation:
         relative = self._sizes[job.client] * len(self._sizes) / self._examples
         length = (job.point_epochs + job.curve_epochs) * relative
         seed = self._run.seed
-        arrival = self.time + self._schedule.duration(
-            length, self._mean_length, job.client, job.number, seed
-        )
+        arrival = self.time + self._schedule.duration(length, self._mean_length, job.client, job.number, seed)
         is_lost = self._schedule.is_lost(job.client, job.number, seed)
         self.flight[job.client] = Flight(job, self.time, arrival, is_lost)
         self._users[job.version] += 1

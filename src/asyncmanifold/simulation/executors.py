@@ -148,9 +148,10 @@ class ProcessExecutor:
         self._taken[job.number] = slot
         if isinstance(reply, str):
             raise NonFiniteLoss(reply)
-        buffers, loss, seconds = reply
+        arrays, loss, seconds = reply
+        buffers = Buffers(*(torch.from_numpy(array) for array in arrays))
         _, offsets = self._slots[slot]
-        return Update(job.client, job.version, offsets, Buffers(*buffers), loss, seconds)
+        return Update(job.client, job.version, offsets, buffers, loss, seconds)
 
     def release(self, job: Job) -> None:
         """Give the job's slot back, now or when its training ends."""

@@ -47,9 +47,7 @@ class Task:
         if self.validation is not None:
             object.__setattr__(self, "validation", [as_data(data) for data in self.validation])
             if len(self.validation) != len(self.clients):
-                raise ValueError(
-                    f"{len(self.validation)} validation sets for {len(self.clients)} clients"
-                )
+                raise ValueError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
         if not self.metrics:
             raise ValueError("Task(metrics=…) must name at least one metric")
 
@@ -71,7 +69,7 @@ class Task:
         total = 0.0
         model.module.eval()
         with torch.no_grad():
-            for indices in torch.arange(len(data)).split(batch_size):
+            for indices in torch.split(torch.arange(len(data)), batch_size):
                 inputs, targets = data.batch(indices)
                 outputs = model.module(inputs)
                 total += self.loss(outputs, targets).item() * len(indices)

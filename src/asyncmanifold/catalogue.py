@@ -1,0 +1,57 @@
+"""What there is to choose from: scenarios, methods and the parts they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from asyncmanifold.config import PARTS, scenario_names, to_tree
+from asyncmanifold.server.methods import METHODS
+
+
+def catalogue() -> dict[str, Any]:
+    """Return everything that a scenario or a method can name."""
+    return {
+        "scenarios": scenario_names(),
+        "methods": {name: to_tree(method) for name, method in METHODS.items()},
+        "parts": {
+            key: {name: _parameters(part) for name, part in choices.items()} for key, choices in PARTS.items()
+        },
+    }
+
+
+def print_catalogue() -> None:
+    """Print the catalogue as tables."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"[bold]Scenarios[/bold]: {', '.join(scenario_names())}, or a TOML file\n")
+    table = Table("method", "made of", title="Methods", title_justify="left")
+    for name, method in METHODS.items():
+        table.add_row(name, _composition(to_tree(method)))
+    console.print(table)
+    table = Table("key", "part", "parameters and defaults", title="Parts", title_justify="left")
+    for key, choices in PARTS.items():
+        for name, part in choices.items():
+            table.add_row(key, name, _listed(_parameters(part)))
+            key = ""
+        table.add_section()
+    console.print(table)
+
+
+def _parameters(part: type[Any]) -> dict[str, Any]:
+    return {field.name: "required" if field.default is MISSING else field.default for field in fields(part)}
+
+
+def _composition(tree: dict[str, Any]) -> str:
+    parts = []
+    for value in tree.values():
+        if isinstance(value, dict) and value != {"name": "constant"} and value.get("decay") != 0.0:
+            arguments = {k: v for k, v in value.items() if k != "name"}
+            parts.append(value["name"] + (f"({_listed(arguments)})" if arguments else ""))
+    return " × ".join(parts)
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,187 @@
+"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+from types import TracebackType
+from typing import Protocol, Self
+
+from asyncmanifold.trace import Record
+
+
+class Display(Protocol):
+    """Shows how far work has come."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End."""
+        ...
+
+    def show(self, done: int, note: str) -> None:
+        """Show that ``done`` updates have been made."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+def display(title: str, total: int, *, quiet: bool) -> Display:
+    """Return the display that fits where standard error goes."""
+    if quiet:
+        return Silent()
+    return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total)
+
+
+class Silent:
+    """Shows nothing but warnings."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def show(self, done: int, note: str) -> None:
+        """Show nothing."""
+
+    def say(self, line: str) -> None:
+        """Show nothing."""
+
+
+class PlainLines(Silent):
+    """A line every few seconds, for logs."""
+
+    INTERVAL = 5.0
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = total
+        self._pace = _Pace()
+        self._printed = perf_counter()
+
+    def show(self, done: int, note: str) -> None:
+        """Print a line if the last one is some seconds old, or this is the end."""
+        self._pace.reach(done)
+        if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
+            self._printed = perf_counter()
+            pace = f"{self._pace.rate:.3g}/s, {_clock(self._pace.left(self._total))} left"
+            self.say(f"{self._title}: {done}/{self._total} updates, {note}{pace}")
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        print(line, file=sys.stderr, flush=True)
+
+
+class LiveBar(Silent):
+    """A bar that moves, with updates per second and time left."""
+
+    def __init__(self, title: str, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._pace = _Pace()
+        self._total = total
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+            refresh_per_second=4,
+        )
+        self._task = self._progress.add_task(title, total=total, note="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, done: int, note: str) -> None:
+        """Move the bar."""
+        self._pace.reach(done)
+        pace = f"{self._pace.rate:.3g}/s, {_clock(self._pace.left(self._total))} left"
+        self._progress.update(self._task, completed=done, note=note + pace)
+
+    def say(self, line: str) -> None:
+        """Print the line above the bar."""
+        self._progress.console.print(line, highlight=False)
+
+
+class RunWatcher:
+    """Turns a run's records into what a display shows: metric so far, staleness, warnings."""
+
+    def __init__(self, shown: Display, metric: str | None = None) -> None:
+        self._display = shown
+        self._score = ""
+        self._staleness = 0.0
+
+    def __call__(self, record: Record) -> None:
+        """Take note of a record."""
+        kind = record["kind"]
+        if kind == "update":
+            # A mean that forgets: what the last thirty or so updates looked like.
+            self._staleness += (record["staleness"] - self._staleness) / min(30, record["update"])
+            self._display.show(record["update"], f"{self._score}staleness {self._staleness:.1f}, ")
+        elif kind == "evaluation":
+            self._score = score_note(record)
+        elif kind in ("failed", "rejected"):
+            self._display.say(f"client {record['client']} {kind}: {record['reason']}")
+        elif kind == "warning":
+            self._display.say(f"warning: {record['reason']}")
+
+
+def score_note(evaluation: Record) -> str:
+    """Return the first metric of an evaluation in words."""
+    known = ("kind", "update", "version", "time")
+    name, score = next((name, score) for name, score in evaluation.items() if name not in known)
+    return f"{name} {'not a number' if score is None else format(score, '.4f')}, "
+
+
+class _Pace:
+    """Updates per second since the first one seen, and the time that the rest will take."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+        self._done = 0
+        self.rate = 0.0
+
+    def reach(self, done: int) -> None:
+        now = perf_counter()
+        if self._first is None:
+            self._first = (now, done)
+        elapsed, made = now - self._first[0], done - self._first[1]
+        self.rate = made / elapsed if elapsed > 0.0 else 0.0
+        self._done = done
+
+    def left(self, total: int) -> float | None:
+        return (total - self._done) / self.rate if self.rate > 0.0 else None
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,90 @@
+"""A run's directory: its configuration, trace, checkpoint, model and summary."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from asyncmanifold.trace import write_atomically
+
+
+class DirectoryError(ValueError):
+    """A directory that this run cannot use."""
+
+
+class RunDirectory:
+    """One run's files. Locked while it is open, so that no two processes write to the same run."""
+
+    def __init__(self, path: Path, config: dict[str, Any], *, resume: bool) -> None:
+        """Open or create the directory of a run with this configuration."""
+        self.path = path
+        self.config = path / "config.toml"
+        self.trace = path / "trace.jsonl"
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.model = path / "model.safetensors"
+        self.summary = path / "summary.json"
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DirectoryError(f"{path}: {error.strerror}") from error
+        self._lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise DirectoryError(f"{path}: another process is running there") from error
+        try:
+            self._claim(config, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run is complete; the summary is the last file that it writes."""
+        return self.summary.exists()
+
+    def read_summary(self) -> dict[str, Any]:
+        """Return the summary of a finished run."""
+        summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+        return summary
+
+    def close(self) -> None:
+        """Let other processes use the directory."""
+        os.close(self._lock)
+
+    def _claim(self, config: dict[str, Any], resume: bool) -> None:
+        if not self.config.exists():
+            if others := [f.name for f in self.path.iterdir() if not f.name.endswith(".draft")]:
+                raise DirectoryError(
+                    f"{self.path}: not empty and no run (it has {sorted(others)[0]}): choose a new directory"
+                )
+            write_atomically(self.config, tomli_w.dumps(config).encode())
+            return
+        if not resume:
+            raise DirectoryError(
+                f"{self.path}: holds a run already: choose another directory, or resume it (--resume)"
+            )
+        try:
+            existing = tomllib.loads(self.config.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DirectoryError(f"{self.config}: {error}") from error
+        if difference := _first_difference(existing, config):
+            raise DirectoryError(f"{self.path}: holds a run with another configuration: {difference}")
+
+
+def _first_difference(old: Any, new: Any, path: str = "") -> str | None:
+    """Say where two configurations differ first, if they do."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return None if old == new else f"{path} is {old!r} there, {new!r} here"
+    for key in sorted({*old, *new}):
+        inner = f"{path}.{key}" if path else key
+        if difference := _first_difference(old.get(key), new.get(key), inner):
+            return difference
+    return None

@@ -1,0 +1,241 @@
+"""Run a method on a task from beginning to end, with or without a directory to keep it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.server.methods import METHODS, Method
+from asyncmanifold.simulation.checkpoint import load_checkpoint, save_checkpoint
+from asyncmanifold.simulation.directory import RunDirectory
+from asyncmanifold.simulation.engine import Run, Simulation, finite
+from asyncmanifold.simulation.executors import (
+    Executor,
+    InlineExecutor,
+    ProcessExecutor,
+    Workshop,
+)
+from asyncmanifold.simulation.schedules import Schedule
+from asyncmanifold.summary import Summary, summarise
+from asyncmanifold.tasks.task import Task
+from asyncmanifold.trace import (
+    FileTrace,
+    MemoryTrace,
+    Record,
+    load_tensors,
+    read_trace,
+    save_tensors,
+    write_json,
+)
+from asyncmanifold.vectors import FlatModel
+
+Observer = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gives back."""
+
+    model: nn.Module
+    """The final model: the average where there is one."""
+    summary: Summary
+    trace: list[Record]
+
+
+def simulate(
+    task: Task,
+    method: Method | str = "asyncbezier",
+    *,
+    training: LocalTraining | None = None,
+    schedule: Schedule | None = None,
+    run: Run | None = None,
+    workers: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    config: dict[str, Any] | None = None,
+    labels: dict[str, Any] | None = None,
+) -> Result:
+    """Run ``method`` on ``task`` and return the final model, a summary and the trace.
+
+    With ``out`` the run is kept in a directory, and a killed one continues with ``resume`` to the same
+    bits. ``workers`` above 1 trains in that many processes; the result is the same. ``observer`` is
+    called with every record of the trace. ``config`` and ``labels`` describe the run in its files.
+    """
+    name, chosen = _named_method(method)
+    training, schedule, run = training or LocalTraining(), schedule or Schedule(), run or Run()
+    if workers < 1:
+        raise ValueError(f"simulate(workers={workers}) must be at least 1")
+    labels = labels or {"scenario": type(task).__name__.lower(), "method": name, "seed": run.seed}
+    with ExitStack() as stack:
+        stack.enter_context(one_thread())
+        model = FlatModel(task.build_model(run.seed))
+        simulation = Simulation(task, chosen, training, schedule, run, model)
+        directory = None
+        if out is not None:
+            described = config or _describe(task, name, chosen, training, schedule, run, model)
+            directory = RunDirectory(Path(out), described, resume=resume)
+            stack.callback(directory.close)
+            if directory.is_finished:
+                return _finished(directory, model)
+        trace = _open_trace(directory, simulation)
+        stack.callback(trace.close)
+        executor: Executor
+        workshop = Workshop(task, chosen.embedding, training, run.seed)
+        if workers == 1:
+            executor = InlineExecutor(workshop)
+        else:
+            executor = ProcessExecutor(workshop, workers, model.size)
+        stack.callback(executor.close)
+        _loop(simulation, executor, _Observed(trace, observer), trace, directory, run, observer)
+        return _conclude(simulation, task, run, model, trace, directory, labels)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one torch thread: the order of every sum, and so every bit, is then fixed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _Observed:
+    """A trace that somebody watches."""
+
+    def __init__(self, trace: FileTrace | MemoryTrace, observer: Observer | None) -> None:
+        self._trace = trace
+        self._observer = observer
+
+    def write(self, record: Record) -> None:
+        self._trace.write(record)
+        if self._observer is not None:
+            self._observer(record)
+
+
+def _loop(
+    simulation: Simulation,
+    executor: Executor,
+    observed: _Observed,
+    trace: FileTrace | MemoryTrace,
+    directory: RunDirectory | None,
+    run: Run,
+    observer: Observer | None,
+) -> None:
+    """Absorb arrivals until the run is finished, with a checkpoint from time to time and on Ctrl-C."""
+
+    def checkpoint() -> None:
+        if directory is None or not isinstance(trace, FileTrace):
+            return
+        try:
+            save_checkpoint(directory.checkpoint, simulation, trace.position())
+        except (OSError, SafetensorError) as problem:
+            # The last complete checkpoint is still there, and a later one may succeed.
+            if observer is not None:
+                observer({"kind": "warning", "reason": f"checkpoint not written: {problem}"})
+
+    is_settled = False
+    saved = perf_counter()
+    try:
+        simulation.start(executor, observed)
+        is_settled = True
+        while not simulation.is_finished:
+            arrival = simulation.next_update(executor)
+            is_settled = False
+            simulation.advance(arrival, executor, observed)
+            is_settled = True
+            if perf_counter() - saved >= run.checkpoint_seconds:
+                checkpoint()
+                saved = perf_counter()
+    except KeyboardInterrupt:
+        if is_settled:
+            checkpoint()
+        raise
+    checkpoint()
+
+
+def _open_trace(directory: RunDirectory | None, simulation: Simulation) -> FileTrace | MemoryTrace:
+    """Open the trace, with the simulation where the last checkpoint was, if there is one."""
+    if directory is None:
+        return MemoryTrace()
+    keep = 0
+    if directory.checkpoint.exists():
+        keep = load_checkpoint(directory.checkpoint, simulation)
+    return FileTrace(directory.trace, keep)
+
+
+def _conclude(
+    simulation: Simulation,
+    task: Task,
+    run: Run,
+    model: FlatModel,
+    trace: FileTrace | MemoryTrace,
+    directory: RunDirectory | None,
+    labels: dict[str, Any],
+) -> Result:
+    """Judge the best model on every client, write model and summary, and return the final model."""
+    per_client: list[float | None] | None = None
+    if task.validation is not None and simulation.best is not None:
+        model.load(simulation.best.theta, simulation.best.buffers)
+        scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation]
+        per_client = [finite(score).get(task.metric) for score in scores]
+    records = list(trace)
+    summary = labels | summarise(records, metric=task.metric, target=run.target, per_client=per_client)
+    summary["parameters"] = model.size
+    model.load(*simulation.state.returned())
+    if directory is not None:
+        metadata = labels | {
+            "updates": simulation.state.updates,
+            "version": simulation.state.version,
+        }
+        save_tensors(directory.model, model.named_tensors(), metadata)
+        write_json(directory.summary, summary)
+    return Result(model.module.eval(), summary, records)
+
+
+def _finished(directory: RunDirectory, model: FlatModel) -> Result:
+    """Return what a run that ended earlier left behind."""
+    tensors, _ = load_tensors(directory.model)
+    model.module.load_state_dict(tensors)
+    return Result(model.module.eval(), directory.read_summary(), list(read_trace(directory.trace)))
+
+
+def _named_method(method: Method | str) -> tuple[str, Method]:
+    if isinstance(method, Method):
+        known = next((name for name, published in METHODS.items() if published == method), "custom")
+        return known, method
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
+    return method, METHODS[method]
+
+
+def _describe(
+    task: Task,
+    name: str,
+    method: Method,
+    training: LocalTraining,
+    schedule: Schedule,
+    run: Run,
+    model: FlatModel,
+) -> dict[str, Any]:
+    """Return a configuration for the record of a run whose task was brought by a program."""
+    from asyncmanifold.config import to_tree
+
+    return {
+        "task": {"clients": len(task.clients), "parameters": model.size},
+        "method": {"method": name} | to_tree(method),
+        "training": to_tree(training),
+        "schedule": to_tree(schedule),
+        "run": to_tree(run),
+    }

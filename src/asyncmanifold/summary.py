@@ -1,0 +1,66 @@
+"""What a run came to, read from its trace."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from asyncmanifold.metrics import first_reaching, gini, theil
+from asyncmanifold.trace import Record
+
+Summary = dict[str, Any]
+
+
+def summarise(
+    trace: Iterable[Record],
+    *,
+    metric: str,
+    target: float | None,
+    per_client: Sequence[float | None] | None,
+) -> Summary:
+    """Return the numbers of a finished run.
+
+    ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
+    taken over it.
+    """
+    counts: Counter[str] = Counter()
+    evaluations: list[Record] = []
+    staleness = 0
+    train_seconds = wall_seconds = 0.0
+    for record in trace:
+        counts[record["kind"]] += 1
+        wall_seconds = record.get("wall_seconds", wall_seconds)
+        if record["kind"] == "update":
+            staleness += record["staleness"]
+            train_seconds += record["train_seconds"]
+        elif record["kind"] == "evaluation":
+            evaluations.append(record)
+    scored = [record for record in evaluations if record[metric] is not None]
+    known = [score for score in per_client or [] if score is not None]
+
+    def reached(place: str) -> float | None:
+        if target is None:
+            return None
+        return first_reaching(target, ((record[place], record[metric]) for record in scored))
+
+    return {
+        "updates": counts["update"],
+        "versions": evaluations[-1]["version"],
+        "metric": metric,
+        "final": evaluations[-1][metric],
+        "best": max((record[metric] for record in scored), default=None),
+        "target": target,
+        "rounds_to_target": reached("update"),
+        "time_to_target": reached("time"),
+        "virtual_time": evaluations[-1]["time"],
+        "gini": gini(known),
+        "theil": theil(known),
+        "per_client": per_client,
+        "staleness_mean": staleness / max(1, counts["update"]),
+        "rejected": counts["rejected"],
+        "failed": counts["failed"],
+        "dropped": counts["dropped"],
+        "train_seconds": train_seconds,
+        "wall_seconds": wall_seconds,
+    }
