@@ -72,8 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(run)
     run.add_argument(
         "--method",
-        default="asyncbezier",
-        help="a name, or a TOML file of parts (default: %(default)s)",
+        help="a name, or a TOML file of parts (default: the scenario's, else asyncbezier)",
     )
     run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
     run.add_argument("--workers", type=_positive, default=1, help="processes that train (default: 1)")

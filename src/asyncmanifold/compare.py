@@ -37,7 +37,7 @@ def run_config(
         out=out,
         resume=resume,
         observer=observer,
-        config={"scenario": config.scenario, "method_name": config.method_name} | config_tree(config),
+        config=config_tree(config),
         labels={
             "scenario": config.scenario,
             "method": config.method_name,

@@ -61,35 +61,43 @@ class Config:
 
 
 SECTIONS = ("task", "method", "training", "schedule", "run")
+LABELS = ("scenario", "method_name")
+DEFAULT_METHOD = "asyncbezier"
 
 
 def load_config(
     scenario: str,
-    method: str,
+    method: str | None = None,
     *,
     seed: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
     """Return the configuration of one run.
 
-    ``scenario`` is a preset's name or a TOML file; ``method`` a published method, one that the scenario
-    composes under ``[methods.NAME]``, or a TOML file with the parts of one; ``settings`` are ``--set``'s.
+    ``scenario`` is a preset's name or a TOML file. ``method`` is a published method, one that the scenario
+    composes under ``[methods.NAME]``, or a TOML file with the parts of one; without it, the scenario's
+    ``[method]`` is used if it has one. ``settings`` are those of ``--set``.
     """
     tree, where = read_scenario(scenario)
+    name = tree.pop("scenario", Path(scenario).stem)
     composed = tree.pop("methods", {})
-    method_name, overlay = _method_overlay(method, composed, where)
-    tree["method"] = _overlaid(to_tree(METHODS.get(method_name, Method())), overlay)
+    own_method, own_name = tree.pop("method", None), tree.pop("method_name", "custom")
+    if method is None and own_method is not None:
+        method_name, tree["method"] = own_name, own_method
+    else:
+        method_name, overlay = _method_overlay(method or DEFAULT_METHOD, composed, where)
+        tree["method"] = _overlaid(to_tree(METHODS.get(method_name, Method())), overlay)
     if seed is not None:
         tree.setdefault("run", {})["seed"] = seed
-    config = _build_config(tree, Path(scenario).stem, method_name, where)
+    config = _build_config(tree, name, method_name, where)
     for key, value in (settings or {}).items():
         tree = config_tree(config)
         *path, last = find_key(config, key)
         table = tree
-        for name in path:
-            table = table[name]
+        for step in path:
+            table = table[step]
         table[last] = _parse_value(value)
-        config = _build_config(tree, config.scenario, method_name, f"--set {key}={value}")
+        config = _build_config(tree, name, method_name, f"--set {key}={value}")
     return config
 
 
@@ -102,7 +110,7 @@ def scenario_names() -> list[str]:
 def method_names(scenario: str) -> list[str]:
     """Return every published method and those that a scenario composes."""
     tree, _ = read_scenario(scenario)
-    return [*METHODS, *(name for name in tree.get("methods", {}) if name not in METHODS)]
+    return _known_methods(tree.get("methods", {}))
 
 
 def read_scenario(scenario: str) -> tuple[Tree, str]:
@@ -115,13 +123,13 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
             f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(scenario_names())}"
         )
     tree = _read_toml(scenario)
-    _check_keys(tree, (*SECTIONS, "methods"), scenario)
+    _check_keys(tree, (*SECTIONS, *LABELS, "methods"), scenario)
     return tree, scenario
 
 
 def config_tree(config: Config) -> Tree:
-    """Return a configuration as tables, enough to repeat the run."""
-    return {name: to_tree(getattr(config, name)) for name in SECTIONS}
+    """Return a configuration as tables: a scenario that repeats the run."""
+    return {name: to_tree(getattr(config, name)) for name in (*LABELS, *SECTIONS)}
 
 
 def to_tree(value: Any) -> Any:
@@ -184,12 +192,17 @@ def _method_overlay(method: str, composed: Tree, where: str) -> tuple[str, Tree]
     if method.endswith(".toml"):
         return Path(method).stem, _read_toml(method)
     if method not in METHODS and method not in composed:
-        names = [*METHODS, *(name for name in composed if name not in METHODS)]
-        raise ConfigError(f"unknown method {method!r} in {where}{_suggestion(method, names)}")
+        raise ConfigError(
+            f"unknown method {method!r} in {where}{_suggestion(method, _known_methods(composed))}"
+        )
     overlay = composed.get(method, {})
     if not isinstance(overlay, dict):
         raise ConfigError(f"{where}: methods.{method} must be a table")
     return method, overlay
+
+
+def _known_methods(composed: Tree) -> list[str]:
+    return [*METHODS, *(name for name in composed if name not in METHODS)]
 
 
 def _overlaid(tree: Tree, overlay: Tree) -> Tree:
