@@ -28,7 +28,7 @@ def run_config(
 ) -> Summary:
     """Run one configuration in its directory and return its summary."""
     return simulate(
-        config.task.build(config.run.seed),
+        config.build_task(),
         config.method,
         training=config.training,
         schedule=config.schedule,

@@ -26,6 +26,7 @@ from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
 from asyncmanifold.simulation.engine import Run
 from asyncmanifold.simulation.schedules import LATENCIES, Schedule
 from asyncmanifold.tasks.digits import Digits
+from asyncmanifold.tasks.task import Task
 
 Tree = dict[str, Any]
 
@@ -58,6 +59,13 @@ class Config:
     training: LocalTraining
     schedule: Schedule
     run: Run
+
+    def build_task(self) -> Task:
+        """Return the task, with its data and model."""
+        try:
+            return self.task.build(self.run.seed)
+        except ValueError as error:
+            raise ConfigError(f"task: {error}") from error
 
 
 SECTIONS = ("task", "method", "training", "schedule", "run")
@@ -320,4 +328,5 @@ def _parse_toml(text: str, where: str) -> Tree:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        end = f"at line {max(1, len(text.splitlines()))}, the end"
+        raise ConfigError(f"{where}: {error}".replace("at end of document", end)) from error

@@ -132,17 +132,19 @@ class LiveBar(Silent):
 class RunWatcher:
     """Turns a run's records into what a display shows: metric so far, staleness, warnings."""
 
-    def __init__(self, shown: Display, metric: str | None = None) -> None:
+    def __init__(self, shown: Display) -> None:
         self._display = shown
         self._score = ""
         self._staleness = 0.0
+        self._seen = 0
 
     def __call__(self, record: Record) -> None:
         """Take note of a record."""
         kind = record["kind"]
         if kind == "update":
             # A mean that forgets: what the last thirty or so updates looked like.
-            self._staleness += (record["staleness"] - self._staleness) / min(30, record["update"])
+            self._seen = min(30, self._seen + 1)
+            self._staleness += (record["staleness"] - self._staleness) / self._seen
             self._display.show(record["update"], f"{self._score}staleness {self._staleness:.1f}, ")
         elif kind == "evaluation":
             self._score = score_note(record)

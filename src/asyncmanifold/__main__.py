@@ -1,0 +1,8 @@
+"""``python -m asyncmanifold`` is the command line."""
+
+import sys
+
+from asyncmanifold.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The command line as a person or a script meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from asyncmanifold.cli import main
+from asyncmanifold.progress import LiveBar, PlainLines, RunWatcher
+
+QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
+
+
+def test_run_shows_progress_on_stderr_and_the_result_on_stdout(tmp_path, capsys):
+    assert main(["run", "digits", "--method", "fedasync", *QUICK, "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert "fedasync on digits, seed 0" in said.out
+    assert "6 accepted" in said.out
+    assert str(tmp_path / "run") in said.out
+    assert "fedasync on digits: 6/6 updates, accuracy 0." in said.err
+    assert "staleness" in said.err
+    assert "left" in said.err
+
+
+def test_json_is_the_summary_and_nothing_else(tmp_path, capsys):
+    assert main(["run", "digits", *QUICK, "--json", "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert said.err == ""
+
+
+def test_quiet_says_nothing(tmp_path, capsys):
+    assert main(["run", "digits", *QUICK, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_compare_prints_and_keeps_the_table(tmp_path, capsys):
+    arguments = ["compare", "digits", "--methods", "fedasync,asyncbezier", "--seeds", "0,1", *QUICK]
+    arguments += ["--set", "threshold=1", "--out", str(tmp_path), "--workers", "2"]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    table = json.loads((tmp_path / "compare.json").read_text())
+    assert list(table["methods"]) == ["fedasync", "asyncbezier"]
+    final = [
+        json.loads((tmp_path / "fedasync" / f"seed-{seed}" / "summary.json").read_text())["final"]
+        for seed in (0, 1)
+    ]
+    row = table["methods"]["fedasync"]["final"]
+    assert row["mean"] == pytest.approx(sum(final) / 2)
+    assert row["sd"] == pytest.approx(abs(final[0] - final[1]) / 2**0.5)
+    for text in (said.out, (tmp_path / "table.md").read_text()):
+        assert f"{row['mean']:.4f} ± {row['sd']:.4f}" in text
+    assert "threshold = 1.0" in (tmp_path / "asyncbezier" / "seed-0" / "config.toml").read_text()
+
+    assert main(arguments) == 2  # holds runs already
+    assert "holds runs of fedasync already" in capsys.readouterr().err
+    assert main([*arguments, "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == table
+
+
+def test_list_shows_everything_there_is(capsys):
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert "digits" in listed["scenarios"]
+    assert listed["methods"]["fedgs"]["correction"] == {"name": "orthodc", "threshold": 0.0}
+    assert listed["parts"]["correction"]["orthodc"] == {"threshold": 0.0}
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("digits", "asyncbezier-ed", "delay-compensation", "lognormal"):
+        assert name in shown
+
+
+BAD_CALLS = {
+    "run nowhere": "unknown scenario 'nowhere'",
+    "run nowhere.toml": "nowhere.toml: No such file",
+    "run digits --method fedmagic": "unknown method 'fedmagic'",
+    "run digits --set threshold=7": "must be between -1 and 1",
+    "run digits --set nothing=7": "--set nothing: unknown key",
+    "run digits --set updates": "'updates' must be KEY=VALUE",
+    "run digits --seed -1": "'-1' must be a whole number",
+    "run digits --seed 1.5": "'1.5' must be a whole number",
+    "run digits --workers 0": "'0' must be at least 1",
+    "run digits --frobnicate": "unrecognized arguments: --frobnicate",
+    "run": "the following arguments are required: SCENARIO",
+    "walk": "invalid choice: 'walk'",
+    "compare digits --methods fedasync,fedmagic": "unknown method 'fedmagic'",
+    "compare digits --methods fedasync --set threshold=1": "--set threshold: unknown key",
+    "compare digits --seeds 0,x": "'x' must be a whole number",
+    "run digits --set clients=400": "must need at most",
+    "run digits --set concentration=0.001": "task: no Dirichlet(0.001) partition with 8 examples",
+}
+
+
+@pytest.mark.parametrize("call", BAD_CALLS)
+def test_wrong_input_is_one_line_and_exit_code_2_before_any_work(call, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(call.split())
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert BAD_CALLS[call] in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_is_there_and_imports_nothing_heavy():
+    program = "import sys, asyncmanifold.cli as cli; cli.build_parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"torch", "numpy", "rich", "sklearn"}.isdisjoint(loaded.stdout.split())
+    shown = subprocess.run(
+        [sys.executable, "-m", "asyncmanifold", "--help"], capture_output=True, text=True, check=True
+    )
+    for command in ("run", "compare", "list"):
+        assert command in shown.stdout
+
+
+def test_a_reader_that_stops_is_no_error():
+    shown = subprocess.run(
+        f"{sys.executable} -m asyncmanifold list | head -1", shell=True, capture_output=True, text=True
+    )
+    assert shown.stderr == ""
+
+
+def test_plain_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
+    monkeypatch.setattr(PlainLines, "INTERVAL", 1000.0)
+    watcher = RunWatcher(PlainLines("run", 3))
+    watcher({"kind": "evaluation", "update": 0, "version": 0, "time": 0.0, "accuracy": 0.25})
+    for update in (1, 2, 3):
+        watcher({"kind": "update", "update": update, "staleness": 4})
+    watcher({"kind": "failed", "client": 7, "reason": "loss became nan in epoch 1"})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("run: 3/3 updates, accuracy 0.2500, staleness 4.0, ")
+    assert lines[1] == "client 7 failed: loss became nan in epoch 1"
+
+
+def test_the_live_bar_shows_the_same(capsys):
+    with LiveBar("run", 3) as bar:
+        watcher = RunWatcher(bar)
+        watcher({"kind": "update", "update": 2, "staleness": 4})
+        watcher({"kind": "warning", "reason": "checkpoint not written"})
+    shown = capsys.readouterr().err
+    assert "2/3" in shown
+    assert "staleness 4.0" in shown
+    assert "warning: checkpoint not written" in shown

@@ -1,0 +1,162 @@
+"""Configurations: composed from parts, overridden by key, written out and read back the same."""
+
+import tomllib
+
+import pytest
+import tomli_w
+
+from asyncmanifold import METHODS, Bezier, Buffer, DelayCompensation, Distance, Hinge, Method, OrthoDC
+from asyncmanifold.config import ConfigError, config_tree, load_config, method_names, scenario_names
+
+
+def write(tmp_path, text: str) -> str:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_configuration_repeats_itself(tmp_path, name):
+    config = load_config("digits", name, seed=4, settings={"updates": "7", "concurrency": "3"})
+    path = write(tmp_path, tomli_w.dumps(config_tree(config)))
+    assert load_config(path) == config
+
+
+def test_any_composition_can_be_named_in_a_scenario(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        [methods.cubic]
+        embedding = { name = "bezier", degree = 3 }
+        correction = "delay-compensation"
+        staleness = { name = "hinge", delay = 2 }
+        buffer = { name = "buffer", buffer_size = 4 }
+        penalty = { name = "distance", decay = 0.5 }
+        """,
+    )
+    assert load_config(path, "cubic").method == Method(
+        embedding=Bezier(3),
+        correction=DelayCompensation(),
+        staleness=Hinge(delay=2),
+        buffer=Buffer(4),
+        penalty=Distance(0.5),
+    )
+    assert method_names(path) == [*METHODS, "cubic"]
+
+
+def test_a_method_can_be_a_file_of_its_own(tmp_path):
+    path = write(tmp_path, 'embedding = "bezier"\ncorrection = { name = "orthodc", threshold = -1 }')
+    config = load_config("digits", path)
+    assert config.method_name == "own"
+    assert config.method == Method(embedding=Bezier(), correction=OrthoDC(-1.0))
+
+
+def test_a_scenario_can_change_a_published_method(tmp_path):
+    path = write(tmp_path, "[methods.asyncbezier]\nglobal_lr = 0.5\ncorrection.threshold = 1.0")
+    method = load_config(path, "asyncbezier").method
+    assert (method.global_lr, method.correction, method.embedding) == (0.5, OrthoDC(1.0), Bezier(2))
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "value"),
+    [
+        *(("asyncbezier", key, "1") for key in ("updates", "clients", "concurrency", "evaluate_every")),
+        *(("asyncbezier", key, "1") for key in ("batch_size", "point_epochs", "curve_epochs", "local_lr")),
+        *(("asyncbezier", key, "1") for key in ("proximal", "global_lr", "threshold", "decay", "degree")),
+        ("fedbuff", "buffer_size", "3"),
+    ],
+)
+def test_keys_are_reached_by_their_last_name(method, key, value):
+    config = load_config("digits", method, settings={key: value})
+    found = []
+
+    def walk(table):
+        for name, entry in table.items():
+            if isinstance(entry, dict):
+                walk(entry)
+            elif name == key:
+                found.append(entry)
+
+    walk(config_tree(config))
+    assert found == [float(value)]
+
+
+def test_a_part_can_be_replaced_and_unset_from_the_command_line():
+    settings = {"correction": "orthodc", "threshold": "0.5", "target": "none", "latency": "constant"}
+    config = load_config("digits", "fedasync", settings=settings)
+    assert config.method.correction == OrthoDC(0.5)
+    assert config.run.target is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[run]\nupdates = ", "own.toml: Invalid value (at line 2, the end)"),
+        ("[run]\nupdates = 3\nseed = = 4\n", "own.toml: Invalid value (at line 3, column 8)"),
+        ("[runs]\nupdates = 3", "own.toml: unknown key 'runs', did you mean 'run'?"),
+        ("[run]\nupdate = 3", "own.toml: run: unknown key 'update', did you mean 'updates'?"),
+        ("[run]\nupdates = 0", "own.toml: run: Run(updates=0) must be at least 1"),
+        ("[run]\nupdates = 1.5", "own.toml: run.updates = 1.5: must be a whole number"),
+        ("[run]\nupdates = true", "own.toml: run.updates = True: must be a whole number"),
+        ("[training]\noptimizer = 'adagrad'", "must be one of 'adam', 'sgd'"),
+        ("[training]\nlocal_lr = 'big'", "own.toml: training.local_lr = 'big': must be a number"),
+        ("[schedule]\nlatency = 'warp'", "schedule.latency has no part 'warp': allowed are constant, "),
+        ("[schedule]\nlatency = 3", "schedule.latency must be a name or a table"),
+        ("[schedule.latency]\njitter = 3.0", "schedule.latency needs a name: allowed are constant"),
+        ("[schedule.latency]\nname = 'recorded'", "schedule.latency: RecordedLatency needs path"),
+        ("[task]\nname = 'femnists'", "task has no part 'femnists': allowed are digits"),
+        ("task = 3", "task must be a name or a table"),
+        ("run = 3", "own.toml: run must be a table"),
+        ("[methods]\nfedasync = 3", "methods.fedasync must be a table"),
+        ("[methods.fedasync]\ncorection = 'tangent'", "unknown key 'corection', did you mean 'correction'?"),
+        ("[methods.fedasync]\ncorrection = 'sideways'", "method.correction has no part 'sideways'"),
+        ("[methods.fedasync.penalty]\ndecay = 2.0", "Distance(decay=2.0) must be between 0 and 1"),
+        ("[methods.fedasync]\nglobal_lr = 0", "Method(global_lr=0.0) must be above 0"),
+        ("[task]\nclients = 500", "Digits(clients=500, min_examples=8) must need at most"),
+    ],
+)
+def test_a_bad_scenario_is_one_line_with_its_place(tmp_path, text, problem):
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as error:
+        load_config(path, "fedasync")
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"treshold": "1"}, "--set treshold: unknown key, did you mean 'threshold'?"),
+        ({"threshold": "1.5"}, "OrthoDC(threshold=1.5) must be between -1 and 1"),
+        ({"threshold": "high"}, "threshold = 'high': must be a number"),
+        ({"updates": "none"}, "run.updates must have a value"),
+        ({"buffer_size": "3"}, "--set buffer_size: unknown key"),
+    ],
+)
+def test_a_bad_setting_is_one_line(settings, problem):
+    with pytest.raises(ConfigError) as error:
+        load_config("digits", "asyncbezier", settings=settings)
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_fits_several_keys_asks_for_more():
+    with pytest.raises(ConfigError, match=r"method.penalty.warmup, method.adaptive_epochs.warmup"):
+        load_config("digits", "asyncfeded", settings={"warmup": "3"})
+    config = load_config("digits", "asyncfeded", settings={"penalty.warmup": "3"})
+    assert config.method.penalty == Distance(1.0, warmup=3)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none.toml: No such file"):
+        load_config(str(tmp_path / "none.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not a UTF-8 text file"):
+        load_config(str(tmp_path / "binary.toml"))
+
+
+def test_every_preset_loads_with_every_method():
+    for scenario in scenario_names():
+        for method in method_names(scenario):
+            config = load_config(scenario, method)
+            assert tomllib.loads(tomli_w.dumps(config_tree(config)))

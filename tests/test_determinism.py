@@ -1,0 +1,214 @@
+"""The same bits for any number of workers, and however often a run is interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from asyncmanifold import METHODS, Averaging, Schedule, simulate
+from asyncmanifold.simulation import runner
+from asyncmanifold.simulation.executors import InlineExecutor
+from asyncmanifold.trace import load_tensors
+from tiny import CLOCK, TRAINING, make_run, make_task, trace_of
+
+EVENTFUL = replace(
+    CLOCK,
+    concurrency=4,
+    drop_probability=0.1,
+    late_fraction=0.3,
+    late_by=2.0,
+    leave_fraction=0.2,
+    leave_by=9.0,
+)
+COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
+
+
+def run(out: Path, method="asyncbezier", schedule=EVENTFUL, updates=40, **options):
+    settings = {"updates": updates, "checkpoint_seconds": options.pop("checkpoint_seconds", 30.0)}
+    return simulate(
+        make_task(sizes=(10, 14, 18, 22, 26, 30, 34)),
+        method,
+        training=TRAINING,
+        schedule=schedule,
+        run=make_run(**settings),
+        out=out,
+        **options,
+    )
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert trace_of(one) == trace_of(other)
+
+
+def test_any_number_of_workers_gives_the_same_bits(tmp_path):
+    for workers in (1, 2, 3):
+        run(tmp_path / str(workers), workers=workers)
+    assert_same(tmp_path / "1", tmp_path / "2")
+    assert_same(tmp_path / "1", tmp_path / "3")
+
+
+def test_another_seed_gives_another_run(tmp_path):
+    one = simulate(make_task(), training=TRAINING, run=make_run(10, seed=0), out=tmp_path / "0")
+    two = simulate(make_task(), training=TRAINING, run=make_run(10, seed=1), out=tmp_path / "1")
+    assert one.summary["seed"] != two.summary["seed"]
+    assert trace_of(tmp_path / "0") != trace_of(tmp_path / "1")
+
+
+INTERRUPTED = {
+    **METHODS,
+    "averaged": replace(METHODS["fedbuff"], averaging=Averaging(1)),
+    "polynomial": replace(METHODS["dcasgd"], max_staleness=6),
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_a_run_interrupted_at_20_random_points_ends_the_same(tmp_path, name, monkeypatch):
+    """Interrupt during training, where a checkpoint is written, and between two records, where none is."""
+    method, schedule = INTERRUPTED[name], EVENTFUL if name != "fedavg" else Schedule("clock")
+    run(tmp_path / "whole", method, schedule)
+    points = random.Random(name)
+    train, calls = InlineExecutor.result, 0
+
+    def interrupting_train(self, job, remaining):
+        nonlocal calls
+        calls += 1
+        if calls == next_call:
+            raise KeyboardInterrupt
+        return train(self, job, remaining)
+
+    def interrupting_observer(record):
+        nonlocal calls
+        calls += 1
+        if calls == next_call:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(InlineExecutor, "result", interrupting_train)
+    for _ in range(20):
+        calls, next_call = 0, points.randrange(1, 4)
+        observer = interrupting_observer if points.random() < 0.3 else None
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "parts", method, schedule, resume=True, observer=observer)
+    next_call = -1
+    run(tmp_path / "parts", method, schedule, resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_may_be_resumed_with_other_workers(tmp_path, monkeypatch):
+    run(tmp_path / "whole")
+
+    def interrupt(record):
+        if record.get("update") == 17:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", observer=interrupt)
+    run(tmp_path / "parts", resume=True, workers=2)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_killed_process_continues_to_the_same_bits(tmp_path):
+    """kill -9 at random moments, then --resume; the checkpoints are as frequent as can be."""
+    command = [*COMMAND, "--method", "asyncbezier", "--quiet", "--set", "updates=60"]
+    command += ["--set", "checkpoint_seconds=0", "--out"]
+    subprocess.run([*command, tmp_path / "whole"], check=True)
+    moments, kills = random.Random(3), 0
+    for _ in range(4):
+        process = subprocess.Popen([*command, tmp_path / "parts", "--resume"])
+        trace = tmp_path / "parts" / "trace.jsonl"
+        size = trace.stat().st_size if trace.exists() else 0
+        while process.poll() is None and (not trace.exists() or trace.stat().st_size <= size):
+            time.sleep(0.005)  # until it makes progress
+        time.sleep(moments.random() * 0.2)
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+    subprocess.run([*command, tmp_path / "parts", "--resume"], check=True)
+    assert kills >= 2
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
+    command = [*COMMAND, "--method", "fedasync", "--set", "updates=150", "--out"]
+    subprocess.run([*command, tmp_path / "whole", "--quiet"], check=True)
+    process = subprocess.Popen([*command, tmp_path / "parts"], stderr=subprocess.PIPE, text=True)
+    trace = tmp_path / "parts" / "trace.jsonl"
+    while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "with --resume continues" in said
+    assert (tmp_path / "parts" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "parts" / "summary.json").exists()
+    subprocess.run([*command, tmp_path / "parts", "--quiet", "--resume"], check=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+FULL_DISK = """
+import resource, sys
+from asyncmanifold.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # the trace fits, a checkpoint does not
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
+    options = ["run", "digits", "--set", "updates=30", "--set", "checkpoint_seconds=0", "--out"]
+    whole = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *options, tmp_path / "full"], capture_output=True, text=True
+    )
+    assert whole.returncode == 0, whole.stderr
+    assert "warning: checkpoint not written" in whole.stderr
+    assert not list((tmp_path / "full").glob("*.draft"))
+    _, numbers = load_tensors(tmp_path / "full" / "checkpoint.safetensors")  # the last complete one
+    assert numbers["state"]["updates"] < 30
+    subprocess.run([*COMMAND[:-2], *options, tmp_path / "free", "--quiet"], check=True)
+    assert_same(tmp_path / "full", tmp_path / "free")
+
+
+def test_the_caller_keeps_its_threads_and_its_random_numbers(tmp_path):
+    import torch
+
+    torch.manual_seed(5)
+    torch.set_num_threads(2)
+    before = torch.get_rng_state()
+    simulate(make_task(), training=TRAINING, run=make_run(10))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+def test_workers_leave_no_file_behind(tmp_path):
+    memory = Path("/dev/shm")
+    before = set(memory.glob("asyncmanifold-*")) if memory.exists() else set()
+    run(tmp_path / "run", workers=2, updates=5)
+    assert set(memory.glob("asyncmanifold-*")) <= before
+
+
+def test_a_dead_worker_is_said_and_the_run_can_be_resumed(tmp_path, monkeypatch):
+    run(tmp_path / "whole")
+    executors = []
+    make = runner.ProcessExecutor
+
+    def remember(*arguments):
+        executors.append(make(*arguments))
+        return executors[-1]
+
+    def kill(record):
+        if record.get("update") == 12:
+            for process in executors[0]._processes:
+                os.kill(process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(runner, "ProcessExecutor", remember)
+    with pytest.raises(RuntimeError, match="a worker process died"):
+        run(tmp_path / "parts", workers=2, observer=kill)
+    run(tmp_path / "parts", resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")

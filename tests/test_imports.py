@@ -1,0 +1,92 @@
+"""The way of the data is one direction, and everything imported is declared."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import asyncmanifold
+
+PACKAGE = Path(asyncmanifold.__file__).parent
+ROOT = PACKAGE.parent.parent
+
+ENGINES_AND_PLOTS = {"flwr", "ray", "matplotlib", "plotly", "rich", "geoopt"}
+MAY_IMPORT = {
+    "geometry": {"geometry"},
+    "vectors": set(),
+    "seeding": set(),
+    "metrics": set(),
+    "trace": set(),
+    "server": {"geometry", "server", "vectors"},
+    "tasks": {"tasks", "metrics", "seeding", "vectors"},
+    "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
+    "summary": {"metrics", "trace"},
+}
+"""What the parts below the engine may use of the package; nothing here knows an engine."""
+
+
+def imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            found.add(node.module)
+    return found
+
+
+def files_of(part: str) -> list[Path]:
+    single = PACKAGE / f"{part}.py"
+    return [single] if single.exists() else sorted((PACKAGE / part).rglob("*.py"))
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_parts_use_only_what_is_below_them(part):
+    for file in files_of(part):
+        used = {name.split(".")[1] for name in imports(file) if name.startswith("asyncmanifold.")}
+        assert used <= MAY_IMPORT[part], file
+
+
+@pytest.mark.parametrize("part", ["server", "client", "geometry", "tasks", "vectors", "simulation"])
+def test_no_engine_and_no_plotting_inside(part):
+    for file in files_of(part):
+        assert {name.split(".")[0] for name in imports(file)}.isdisjoint(ENGINES_AND_PLOTS), file
+
+
+def test_nothing_calls_the_command_line():
+    for file in PACKAGE.rglob("*.py"):
+        if file.name not in ("__main__.py", "cli.py"):
+            assert "asyncmanifold.cli" not in imports(file), file
+
+
+def test_every_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=\[]", entry)[0] for entry in project["dependencies"]}
+    modules = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+    allowed = {modules.get(name, name) for name in declared} | {"asyncmanifold"}
+    for file in PACKAGE.rglob("*.py"):
+        used = {name.split(".")[0] for name in imports(file)} - set(sys.stdlib_module_names)
+        assert used <= allowed, file
+
+
+def test_no_pickle_is_ever_loaded():
+    for file in PACKAGE.rglob("*.py"):
+        assert not re.search(r"torch\.load|pickle\.load|joblib|np\.load", file.read_text()), file
+
+
+def test_the_public_names():
+    assert asyncmanifold.__all__ == [
+        *("AdaptiveEpochs", "Averaging", "Barrier", "Bezier", "Buffer", "ClassesLatency", "Constant"),
+        *("ConstantLatency", "Correction", "DelayCompensation", "Distance", "Hinge", "Job"),
+        *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "OrthoDC", "Point", "Polynomial"),
+        *("Position", "RecordedLatency", "Rejected", "Result", "Run", "Schedule", "ServerState"),
+        *("Tangent", "Task", "Update", "__version__", "absorb", "simulate"),
+    ]
+    for name in asyncmanifold.__all__:
+        assert getattr(asyncmanifold, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = asyncmanifold.nothing
