@@ -18,7 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP)  ## create the environment in .venv
 
 demo: install  ## compare every method on scikit-learn's digits and print the table
-	$(BIN)/asyncmanifold compare digits --out build/demo --fresh
+	@rm -rf build/demo
+	$(BIN)/asyncmanifold compare digits --out build/demo
 
 lint: install
 	$(BIN)/ruff check .

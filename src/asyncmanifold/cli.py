@@ -140,7 +140,9 @@ def run_command(options: argparse.Namespace) -> int:
 def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds side by side and print the table."""
     from asyncmanifold.compare import run_all, tabulate, write_table
+    from asyncmanifold.config import ConfigError
     from asyncmanifold.progress import display
+    from asyncmanifold.simulation.directory import DirectoryError
 
     configs = _comparison(options)
     first = next(iter(configs.values()))
@@ -161,6 +163,8 @@ def compare_command(options: argparse.Namespace) -> int:
 
             def on_end(key: tuple[str, int], ended: Any) -> None:
                 method, seed = key
+                if isinstance(ended, (ConfigError, DirectoryError)):
+                    raise ended  # wrong input, the same for every run
                 if isinstance(ended, BaseException):
                     failures.append(f"{method}, seed {seed}: {ended or type(ended).__name__}")
                     shown.say(failures[-1])

@@ -33,11 +33,12 @@ def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:
 def torch_seed(generator: np.random.Generator) -> Iterator[None]:
     """Seed torch's default generator for a block and put it back afterwards.
 
-    Layers such as dropout and weight initialisation know no other generator.
+    Layers such as dropout and weight initialisation know no other generator. (``torch.manual_seed`` would
+    also queue a call for every absent accelerator, each time.)
     """
-    state = torch.get_rng_state()
-    torch.manual_seed(int(generator.integers(2**63)))
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(int(generator.integers(2**63)))
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        torch.default_generator.set_state(state)
