@@ -18,7 +18,7 @@ def test_run_shows_progress_on_stderr_and_the_result_on_stdout(tmp_path, capsys)
     assert "fedasync on digits, seed 0" in said.out
     assert "6 accepted" in said.out
     assert str(tmp_path / "run") in said.out
-    assert "fedasync on digits: 6/6 updates, accuracy 0." in said.err
+    assert "fedasync: 6/6 updates, accuracy 0." in said.err
     assert "staleness" in said.err
     assert "left" in said.err
 
@@ -50,7 +50,7 @@ def test_compare_prints_and_keeps_the_table(tmp_path, capsys):
     assert row["mean"] == pytest.approx(sum(final) / 2)
     assert row["sd"] == pytest.approx(abs(final[0] - final[1]) / 2**0.5)
     for text in (said.out, (tmp_path / "table.md").read_text()):
-        assert f"{row['mean']:.4f} ± {row['sd']:.4f}" in text
+        assert f"{100 * row['mean']:.1f}±{100 * row['sd']:.1f}" in text
     assert "threshold = 1.0" in (tmp_path / "asyncbezier" / "seed-0" / "config.toml").read_text()
 
     assert main(arguments) == 2  # holds runs already
@@ -134,7 +134,7 @@ def test_plain_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     watcher({"kind": "failed", "client": 7, "reason": "loss became nan in epoch 1"})
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("run: 3/3 updates, accuracy 0.2500, staleness 4.0, ")
+    assert lines[0].startswith("run: 3/3 updates, accuracy 0.250, staleness 4.0, ")
     assert lines[1] == "client 7 failed: loss became nan in epoch 1"
 
 

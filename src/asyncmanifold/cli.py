@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = build_parser()
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code: int = options.command(options)
         return code
@@ -117,9 +117,8 @@ def run_command(options: argparse.Namespace) -> int:
     config = load_config(options.scenario, options.method, seed=options.seed, settings=dict(options.settings))
     name = f"{config.scenario}-{config.method_name}-{config.run.seed}"
     out = options.out or Path("runs") / name
-    title = f"{config.method_name} on {config.scenario}"
     try:
-        with display(title, config.run.updates, quiet=options.quiet or options.json) as shown:
+        with display(config.method_name, config.run.updates, quiet=options.quiet or options.json) as shown:
             summary = run_config(
                 config,
                 out,
@@ -274,31 +273,24 @@ def _print_summary(summary: dict[str, Any], out: Path) -> None:
 
 
 def _print_table(config: Any, metric: str, table: dict[str, Any], out: Path) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    from asyncmanifold.compare import COLUMNS, best_rows, table_cells
+    from asyncmanifold.compare import COLUMNS, cell
 
-    headings, rows = table_cells(metric, table)
-    shown = Table(title=f"{config.scenario}: {config.run.updates} updates, target {config.run.target}")
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    best = [best_rows(table, column, largest=column in ("final", "best")) for column in COLUMNS]
-    for row in rows:
-        method, *cells = row
-        bold = [
-            f"[bold]{cell}[/bold]" if method in winners and column != "staleness_mean" else cell
-            for cell, winners, column in zip(cells, best, COLUMNS, strict=True)
-        ]
-        shown.add_row(method, *bold)
+    target = "" if config.run.target is None else f", target {config.run.target:g}"
+    title = f"{config.scenario}: {metric} after {config.run.updates} updates{target}"
+    shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    shown.add_column("method", no_wrap=True)
+    for column in COLUMNS:
+        shown.add_column(column.heading, justify="right")
+    for method, row in table.items():
+        shown.add_row(method, *(cell(column, row, "[bold]{}[/bold]", table) for column in COLUMNS))
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
     console.print(shown)
     runs = max(row["runs"] for row in table.values())
-    console.print(
-        f"Mean ± standard deviation over {runs} seeds. Kept in {out}: table.md, compare.json, runs."
-    )
+    print(f"mean±sd over {runs} seeds; time is virtual; runs, table.md and compare.json in {out}")
 
 
 def _is_expected(error: Exception) -> bool:
@@ -309,10 +301,6 @@ def _is_expected(error: Exception) -> bool:
     from asyncmanifold.simulation.executors import WorkerDied
 
     return isinstance(error, (UsageError, ConfigError, DirectoryError, Stalled, WorkerDied, OSError))
-
-
-def _interrupt(signal_number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from statistics import mean, stdev
@@ -12,12 +14,31 @@ from time import perf_counter
 from typing import Any
 
 from asyncmanifold.config import Config, config_tree
+from asyncmanifold.simulation.executors import sheltered_from_interrupts
 from asyncmanifold.simulation.runner import Observer, simulate
 from asyncmanifold.summary import Summary
 from asyncmanifold.trace import Record, write_atomically, write_json
 
-COLUMNS = ("final", "best", "rounds_to_target", "time_to_target", "gini", "theil", "staleness_mean")
-"""The numbers of a summary that are averaged over seeds."""
+
+@dataclass(frozen=True)
+class Column:
+    """A number of a summary that is averaged over seeds, and how the table shows it."""
+
+    key: str
+    heading: str
+    scale: float
+    digits: int
+    largest_is_best: bool = False
+
+
+COLUMNS = (
+    Column("final", "final %", 100.0, 1, largest_is_best=True),
+    Column("best", "best %", 100.0, 1, largest_is_best=True),
+    Column("rounds_to_target", "updates to target", 1.0, 0),
+    Column("time_to_target", "time to target", 1.0, 0),
+    Column("gini", "Gini ×100", 100.0, 2),
+    Column("theil", "Theil ×1000", 1000.0, 2),
+)
 
 Key = tuple[str, int]
 """A run: its method's name and its seed."""
@@ -65,13 +86,14 @@ def run_all(
     with ProcessPoolExecutor(
         max_workers=min(workers, len(configs)),
         mp_context=context,
-        initializer=_keep_reports,
+        initializer=_prepare_process,
         initargs=(reports,),
     ) as pool:
-        futures: dict[Future[Summary], Key] = {
-            pool.submit(_run_one, key, config, run_directory(out, key), resume): key
-            for key, config in configs.items()
-        }
+        with sheltered_from_interrupts():
+            futures: dict[Future[Summary], Key] = {
+                pool.submit(_run_one, key, config, run_directory(out, key), resume): key
+                for key, config in configs.items()
+            }
         waiting = set(futures)
         try:
             while waiting:
@@ -85,6 +107,8 @@ def run_all(
                     on_end(key, error or summaries[key])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()  # each writes a checkpoint first
             raise
     return {key: summaries[key] for key in configs if key in summaries}
 
@@ -104,8 +128,8 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
     for method, runs in by_method.items():
         row: dict[str, Any] = {"runs": len(runs)}
         for column in COLUMNS:
-            values = [run[column] for run in runs if run[column] is not None]
-            row[column] = {
+            values = [run[column.key] for run in runs if run[column.key] is not None]
+            row[column.key] = {
                 "mean": mean(values) if values else None,
                 "sd": stdev(values) if len(values) > 1 else None,
                 "count": len(values),
@@ -117,60 +141,50 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
 def write_table(out: Path, scenario: str, metric: str, table: Mapping[str, Any]) -> None:
     """Write ``compare.json`` and ``table.md``."""
     write_json(out / "compare.json", {"scenario": scenario, "metric": metric, "methods": table})
-    headings, rows = table_cells(metric, table)
-    lines = ["| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows)]
-    write_atomically(out / "table.md", ("\n".join(lines) + "\n").encode())
+    headings = ["method", *(column.heading for column in COLUMNS)]
+    lines = [headings, ["---", *["--:"] * len(COLUMNS)]]
+    for method, row in table.items():
+        lines.append([method, *(cell(column, row, "**{}**", table) for column in COLUMNS)])
+    text = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    write_atomically(out / "table.md", text.encode())
 
 
-def table_cells(metric: str, table: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return a table's headings and rows as text."""
-    headings = [
-        "method",
-        f"final {metric}",
-        f"best {metric}",
-        "updates to target",
-        "time to target",
-        "Gini",
-        "Theil",
-        "staleness",
-    ]
-    digits = dict(zip(COLUMNS, (4, 4, 0, 1, 4, 5, 1), strict=True))
-    rows = [
-        [method, *(_cell(row[column], row["runs"], digits[column]) for column in COLUMNS)]
-        for method, row in table.items()
-    ]
-    return headings, rows
-
-
-def best_rows(table: Mapping[str, Any], column: str, *, largest: bool) -> Sequence[str]:
-    """Return the methods whose mean is the best of a column."""
-    means = {method: row[column]["mean"] for method, row in table.items() if row[column]["mean"] is not None}
-    if not means:
-        return []
-    best = max(means.values()) if largest else min(means.values())
-    return [method for method, value in means.items() if value == best]
-
-
-def _cell(entry: Mapping[str, Any], runs: int, digits: int) -> str:
+def cell(column: Column, row: Mapping[str, Any], emphasis: str, table: Mapping[str, Any]) -> str:
+    """Return a table's cell: mean±sd, emphasised where no other mean is better."""
+    entry = row[column.key]
     if entry["mean"] is None:
         return "–"
-    text = f"{entry['mean']:.{digits}f}"
+    text = f"{entry['mean'] * column.scale:.{column.digits}f}"
+    if entry["count"] < row["runs"]:
+        return f"{text} ({entry['count']}/{row['runs']})"
     if entry["sd"] is not None:
-        text += f" ± {entry['sd']:.{digits}f}"
-    return text if entry["count"] == runs else f"{text} ({entry['count']} of {runs})"
+        text += f"±{entry['sd'] * column.scale:.{column.digits}f}"
+    means = [other[column.key]["mean"] for other in table.values() if other[column.key]["mean"] is not None]
+    best = max(means) if column.largest_is_best else min(means)
+    return emphasis.format(text) if entry["mean"] == best else text
 
 
 _reports: Any = None
+_is_ending = False
 
 
-def _keep_reports(reports: Any) -> None:
-    """Remember, in a worker process, where to report to."""
+def _prepare_process(reports: Any) -> None:
+    """Remember, in a worker process, where to report to; end its run as Ctrl-C does when asked to."""
     global _reports
     _reports = reports
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(signal_number: int, frame: object) -> None:
+    global _is_ending
+    _is_ending = True
+    raise KeyboardInterrupt
 
 
 def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
     """Run in a worker process, reporting a few times a second."""
+    if _is_ending:
+        raise KeyboardInterrupt
     reported = 0.0
 
     def observe(record: Record) -> None:

@@ -79,8 +79,7 @@ class PlainLines(Silent):
         self._pace.reach(done)
         if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
             self._printed = perf_counter()
-            pace = f"{self._pace.rate:.3g}/s, {_clock(self._pace.left(self._total))} left"
-            self.say(f"{self._title}: {done}/{self._total} updates, {note}{pace}")
+            self.say(f"{self._title}: {done}/{self._total} updates, {note}{self._pace.note(self._total)}")
 
     def say(self, line: str) -> None:
         """Print the line."""
@@ -92,14 +91,14 @@ class LiveBar(Silent):
 
     def __init__(self, title: str, total: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._pace = _Pace()
         self._total = total
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=10),
+            TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
             refresh_per_second=4,
@@ -121,8 +120,7 @@ class LiveBar(Silent):
     def show(self, done: int, note: str) -> None:
         """Move the bar."""
         self._pace.reach(done)
-        pace = f"{self._pace.rate:.3g}/s, {_clock(self._pace.left(self._total))} left"
-        self._progress.update(self._task, completed=done, note=note + pace)
+        self._progress.update(self._task, completed=done, note=note + self._pace.note(self._total))
 
     def say(self, line: str) -> None:
         """Print the line above the bar."""
@@ -158,7 +156,7 @@ def score_note(evaluation: Record) -> str:
     """Return the first metric of an evaluation in words."""
     known = ("kind", "update", "version", "time")
     name, score = next((name, score) for name, score in evaluation.items() if name not in known)
-    return f"{name} {'not a number' if score is None else format(score, '.4f')}, "
+    return f"{name} {'not a number' if score is None else format(score, '.3f')}, "
 
 
 class _Pace:
@@ -167,23 +165,23 @@ class _Pace:
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
         self._done = 0
-        self.rate = 0.0
+        self._rate = 0.0
 
     def reach(self, done: int) -> None:
         now = perf_counter()
         if self._first is None:
             self._first = (now, done)
         elapsed, made = now - self._first[0], done - self._first[1]
-        self.rate = made / elapsed if elapsed > 0.0 else 0.0
+        self._rate = made / elapsed if elapsed > 0.2 else 0.0
         self._done = done
 
-    def left(self, total: int) -> float | None:
-        return (total - self._done) / self.rate if self.rate > 0.0 else None
+    def note(self, total: int) -> str:
+        if self._rate == 0.0:
+            return "…"
+        return f"{self._rate:.3g}/s, {_clock((total - self._done) / self._rate)} left"
 
 
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
+def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

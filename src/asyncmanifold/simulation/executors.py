@@ -14,6 +14,8 @@ import shutil
 import signal
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
@@ -119,7 +121,8 @@ class ProcessExecutor:
                 process = context.Process(
                     target=_work, args=(theirs, workshop, self._slots.address), daemon=True
                 )
-                process.start()
+                with sheltered_from_interrupts():
+                    process.start()
                 theirs.close()
                 self._load[ours] = 0
                 self._processes.append(process)
@@ -212,6 +215,16 @@ class ProcessExecutor:
             self._done[number] = (slot, reply)
 
 
+@contextmanager
+def sheltered_from_interrupts() -> Iterator[None]:
+    """Start processes in this block that Ctrl-C does not reach: it is for the process that started them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _DIED = "a worker process died (out of memory?)"
 
 
@@ -233,7 +246,6 @@ class _Crash:
 
 def _work(connection: Connection, workshop: Workshop, address: SlotAddress) -> None:
     """Train jobs in a worker process until the server hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
     torch.set_num_threads(1)
     try:
         slots = SharedSlots.open(address)
