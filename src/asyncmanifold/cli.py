@@ -284,7 +284,7 @@ def _print_table(config: Any, metric: str, table: dict[str, Any], out: Path) -> 
     shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     shown.add_column("method", no_wrap=True)
     for column in COLUMNS:
-        shown.add_column(column.heading, justify="right")
+        shown.add_column(column.heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
     for method, row in table.items():
         shown.add_row(method, *(cell(column, row, "[bold]{}[/bold]", table) for column in COLUMNS))
     console = Console()

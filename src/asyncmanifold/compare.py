@@ -34,8 +34,8 @@ class Column:
 COLUMNS = (
     Column("final", "final %", 100.0, 1, largest_is_best=True),
     Column("best", "best %", 100.0, 1, largest_is_best=True),
-    Column("rounds_to_target", "updates to target", 1.0, 0),
-    Column("time_to_target", "time to target", 1.0, 0),
+    Column("rounds_to_target", "target updates", 1.0, 0),
+    Column("time_to_target", "target time", 1.0, 0),
     Column("gini", "Gini ×100", 100.0, 2),
     Column("theil", "Theil ×1000", 1000.0, 2),
 )
