@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from asyncmanifold import Bezier, DelayCompensation, Method
+from asyncmanifold.config import load_config
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,6 +25,20 @@ def test_own_correction(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("HalfWay(share=0.5): accuracy 0.")
     assert all(float(line[-5:]) > 0.8 for line in lines)
+
+
+def test_the_program_in_the_readme_runs(capsys):
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(program.splitlines()) < 20
+    exec(compile(program, "README.md", "exec"), {})
+    assert re.fullmatch(r"0\.\d+ \d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_the_scenario_in_the_readme_loads(tmp_path):
+    (scenario,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(scenario)
+    config = load_config(str(tmp_path / "mine.toml"), "cubic")
+    assert config.method == Method(embedding=Bezier(3), correction=DelayCompensation())
 
 
 @pytest.mark.parametrize("name", ["geometry.bezier", "metrics"])

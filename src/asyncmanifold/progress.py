@@ -172,7 +172,7 @@ class _Pace:
         if self._first is None:
             self._first = (now, done)
         elapsed, made = now - self._first[0], done - self._first[1]
-        self._rate = made / elapsed if elapsed > 0.2 else 0.0
+        self._rate = made / elapsed if elapsed > 0.02 else 0.0
         self._done = done
 
     def note(self, total: int) -> str:

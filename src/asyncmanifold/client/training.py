@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -140,8 +140,8 @@ class Trainer:
         if self._settings.proximal:
             for k, weight in active:
                 model.gradient.add_(offsets[k], alpha=self._settings.proximal * weight)
-        frozen_end = along_curve and cast(Bezier, self._embedding).freeze_end
-        trained = active[:-1] if frozen_end else active
+        is_frozen = along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
+        trained = active[:-1] if is_frozen else active
         self._optimizer.step(offsets, model.gradient, trained)
         return value.item()
 

@@ -8,6 +8,7 @@ rule that is not such a combination, like delay compensation, transforms the off
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from asyncmanifold.geometry.bezier import Floats
 
 def cosines(gram: Floats) -> Floats:
     """Return cos(v_k, d) for each control point; 0 where a vector is zero."""
-    lengths = np.sqrt(np.clip(np.diag(gram), 0.0, None))
-    products = lengths[:-1] * lengths[-1]
+    squares = np.clip(np.diag(gram), 0.0, None)
+    products = np.sqrt(squares[:-1] * squares[-1])
     ratio = np.divide(gram[:-1, -1], products, out=np.zeros_like(products), where=products > 0.0)
     clipped: Floats = np.clip(ratio, -1.0, 1.0)
     return clipped
@@ -69,7 +70,8 @@ class Position(Correction):
 class OrthoDC(Correction):
     """v' = v − (⟨v,d⟩/⟨d,d⟩) d where cos(v, d) ≤ threshold, else v (the paper's OrthoDC, ϑ = threshold).
 
-    A threshold of 1 always projects, 0 is gradient surgery, −1 projects only what points straight back.
+    A threshold of 1 always projects, 0 is gradient surgery, −1 projects only what points straight back
+    (to within 1e-6, about what single precision can tell).
     Differs from the paper: applied control point by control point, because the joint form would move the
     fixed first one.
     """
@@ -84,7 +86,7 @@ class OrthoDC(Correction):
         """Return where the cosine to the drift is at most the threshold."""
         if gram[-1, -1] <= 0.0:
             return [False] * (len(gram) - 1)
-        return [bool(c) for c in cosines(gram) <= self.threshold]
+        return [bool(c) for c in cosines(gram) <= self.threshold + 1e-6]
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""
@@ -111,12 +113,12 @@ class DelayCompensation(Correction):
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        if self.strength < 0.0:
-            raise ValueError(f"DelayCompensation(strength={self.strength}) must be at least 0")
+        if not 0.0 <= self.strength < inf:
+            raise ValueError(f"DelayCompensation(strength={self.strength}) must be at least 0 and finite")
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"DelayCompensation(momentum={self.momentum}) must be in [0, 1)")
-        if self.epsilon <= 0.0:
-            raise ValueError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0")
+        if not 0.0 < self.epsilon < inf:
+            raise ValueError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0 and finite")
 
     def transform(
         self, offsets: Tensor, drift: Tensor, memory: Tensor | None

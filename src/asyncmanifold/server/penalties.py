@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from math import floor
+from math import floor, inf
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Polynomial(Staleness):
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.exponent < 0.0:
-            raise ValueError(f"Polynomial(exponent={self.exponent}) must be at least 0")
+        if not 0.0 <= self.exponent < inf:
+            raise ValueError(f"Polynomial(exponent={self.exponent}) must be at least 0 and finite")
 
     def factor(self, staleness: int) -> float:
         """Return (1 + staleness)^(−exponent)."""
@@ -82,8 +82,8 @@ class Hinge(Staleness):
     delay: int = 4
 
     def __post_init__(self) -> None:
-        if self.slope <= 0.0:
-            raise ValueError(f"Hinge(slope={self.slope}) must be above 0")
+        if not 0.0 < self.slope < inf:
+            raise ValueError(f"Hinge(slope={self.slope}) must be above 0 and finite")
         if self.delay < 0:
             raise ValueError(f"Hinge(delay={self.delay}) must be at least 0")
 
@@ -107,8 +107,10 @@ class AdaptiveEpochs:
     max_epochs: int = 10
 
     def __post_init__(self) -> None:
-        if self.target < 0.0 or self.gain < 0.0:
-            raise ValueError(f"AdaptiveEpochs(target={self.target}, gain={self.gain}) must be at least 0")
+        if not (0.0 <= self.target < inf and 0.0 <= self.gain < inf):
+            raise ValueError(
+                f"AdaptiveEpochs(target={self.target}, gain={self.gain}) must be at least 0 and finite"
+            )
         if self.warmup < 0 or self.max_epochs < 1:
             raise ValueError(
                 f"AdaptiveEpochs(warmup={self.warmup}, max_epochs={self.max_epochs}) "
@@ -117,9 +119,9 @@ class AdaptiveEpochs:
 
     def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
         """Return the epochs of a client's next job."""
-        if updates < self.warmup or update_norm <= 0.0:
-            return epochs
-        change = (self.target - drift_norm / update_norm) * self.gain
+        change = 0.0
+        if updates >= self.warmup and update_norm > 0.0:
+            change = (self.target - drift_norm / update_norm) * self.gain
         return min(self.max_epochs, max(1, epochs + floor(max(change, -float(epochs)))))
 
 

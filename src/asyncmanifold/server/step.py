@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 import torch
@@ -60,6 +60,8 @@ def absorb(
     it; ``weight`` is the client's share of all examples. No input is modified. ``out`` may name a vector
     of the model's size, not in use, to write the new model to.
     """
+    if not 0.0 <= weight < inf:
+        raise ValueError(f"absorb(weight={weight}) must be at least 0 and finite")
     base = _checked_base(method, state, update, base)
     gram = gram_matrix(update.offsets, state.theta, base)
     _check_lengths(method, gram)
@@ -76,7 +78,9 @@ def absorb(
     penalty = method.penalty.scale(end_norm, drift_norm, state.updates)
     share = method.share(weight)
     factor = method.staleness.factor(staleness)
-    fraction = min(1.0, penalty * share * method.global_lr * factor)
+    fraction = penalty * share * method.global_lr * factor
+    if not method.synchronous:  # a round's steps become a mean, which a large η_g may extrapolate
+        fraction = min(1.0, fraction)
     t = method.embedding.parameter(curve, fraction)
     weights = np.array(method.embedding.weights(t))
 
@@ -153,7 +157,7 @@ def _gathered(
 def _mixed(current: Buffers, gathered: Pending, share: float) -> Buffers:
     """Move the buffers towards the mean of those gathered, by the whole step fraction, at most 1."""
     if gathered.fraction <= 0.0:
-        return current
+        return Buffers(current.floats, gathered.buffers.integers)
     mean = gathered.buffers.floats / gathered.fraction
     fraction = min(1.0, gathered.fraction * share)
     return Buffers(torch.lerp(current.floats, mean, fraction), gathered.buffers.integers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from math import exp, pi, sqrt
+from math import exp, inf, pi, sqrt
 from pathlib import Path
 from typing import Literal
 
@@ -42,9 +42,9 @@ class LogNormalLatency(Latency):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.spread < 0.0 or self.jitter < 0.0:
+        if not (0.0 <= self.spread <= 10.0 and 0.0 <= self.jitter <= 10.0):
             raise ValueError(
-                f"LogNormalLatency(spread={self.spread}, jitter={self.jitter}) must be at least 0"
+                f"LogNormalLatency(spread={self.spread}, jitter={self.jitter}) must be between 0 and 10"
             )
 
     def expected(self, length: float, client: int, seed: int) -> float:
@@ -67,8 +67,8 @@ class ClassesLatency(Latency):
     def __post_init__(self) -> None:
         if not 0.0 <= self.slow_fraction <= 1.0:
             raise ValueError(f"ClassesLatency(slow_fraction={self.slow_fraction}) must be between 0 and 1")
-        if self.slow_factor < 1.0:
-            raise ValueError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1")
+        if not 1.0 <= self.slow_factor < inf:
+            raise ValueError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1 and finite")
 
     def expected(self, length: float, client: int, seed: int) -> float:
         """Return the length, times the factor for a slow client."""
@@ -165,8 +165,8 @@ class Schedule:
             fraction, by = getattr(self, f"{name}_fraction"), getattr(self, f"{name}_by")
             if not 0.0 <= fraction <= 1.0:
                 raise ValueError(f"Schedule({name}_fraction={fraction}) must be between 0 and 1")
-            if by < 0.0 or (fraction > 0.0 and by == 0.0):
-                raise ValueError(f"Schedule({name}_by={by}) must be above 0 where clients {name}")
+            if not 0.0 <= by < inf or (fraction > 0.0 and by == 0.0):
+                raise ValueError(f"Schedule({name}_by={by}) must be finite, and above 0 where clients {name}")
 
     def duration(self, length: float, mean_length: float, client: int, number: int, seed: int) -> float:
         """Return the virtual time between a job's dispatch and its arrival."""

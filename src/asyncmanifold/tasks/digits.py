@@ -29,8 +29,8 @@ class Digits:
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise ValueError(f"Digits(clients={self.clients}) must be at least 1")
-        if self.concentration <= 0.0:
-            raise ValueError(f"Digits(concentration={self.concentration}) must be above 0")
+        if not 0.0 < self.concentration < float("inf"):
+            raise ValueError(f"Digits(concentration={self.concentration}) must be above 0 and finite")
         if self.min_examples < 2:
             raise ValueError(f"Digits(min_examples={self.min_examples}) must be at least 2")
         for name in ("test_fraction", "validation_fraction"):
