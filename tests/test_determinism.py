@@ -212,3 +212,23 @@ def test_a_dead_worker_is_said_and_the_run_can_be_resumed(tmp_path, monkeypatch)
         run(tmp_path / "parts", workers=2, observer=kill)
     run(tmp_path / "parts", resume=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_program_without_a_guard_is_told_so(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n"
+        "from asyncmanifold import Run, Task, simulate\n"
+        "data = (torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64))\n"
+        "task = Task(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, [data, data], data)\n"
+        "simulate(task, run=Run(updates=4), workers=2)\n"
+    )
+    ended = subprocess.run([sys.executable, program], capture_output=True, text=True)
+    assert ended.returncode != 0
+    assert "must do its work below if __name__ == '__main__'" in ended.stderr
+
+
+def test_a_task_that_cannot_be_sent_to_workers_is_refused():
+    task = replace(make_task(), loss=lambda outputs, targets: outputs.sum())
+    with pytest.raises(ValueError, match="a task for several workers must be picklable"):
+        simulate(task, workers=2)

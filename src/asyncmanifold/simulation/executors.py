@@ -27,6 +27,7 @@ from torch import Tensor
 from asyncmanifold.client.training import LocalTraining, NonFiniteLoss, Trainer
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.protocol import Job, Update
+from asyncmanifold.simulation.allocator import keep_freed_memory
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import Buffers
 
@@ -128,6 +129,8 @@ class ProcessExecutor:
                 self._processes.append(process)
             for connection in self._load:
                 _receive(connection)  # it has opened the slots
+        except WorkerDied as error:
+            raise WorkerDied(_NOT_STARTED) from error
         except (AttributeError, TypeError, PicklingError) as error:
             raise ValueError(f"a task for several workers must be picklable: {error}") from error
         finally:
@@ -226,6 +229,10 @@ def sheltered_from_interrupts() -> Iterator[None]:
 
 
 _DIED = "a worker process died (out of memory?)"
+_NOT_STARTED = (
+    "a worker process did not start: a program that uses workers must do its work below "
+    "if __name__ == '__main__'"
+)
 
 
 def _receive(connection: Connection) -> Any:
@@ -247,6 +254,7 @@ class _Crash:
 def _work(connection: Connection, workshop: Workshop, address: SlotAddress) -> None:
     """Train jobs in a worker process until the server hangs up."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         slots = SharedSlots.open(address)
         trainer = workshop.trainer()

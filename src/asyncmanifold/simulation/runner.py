@@ -15,6 +15,7 @@ from torch import nn
 
 from asyncmanifold.client.training import LocalTraining
 from asyncmanifold.server.methods import METHODS, Method
+from asyncmanifold.simulation.allocator import keep_freed_memory
 from asyncmanifold.simulation.checkpoint import load_checkpoint, save_checkpoint
 from asyncmanifold.simulation.directory import RunDirectory
 from asyncmanifold.simulation.engine import Run, Simulation, finite
@@ -78,6 +79,7 @@ def simulate(
     labels = labels or {"scenario": type(task).__name__.lower(), "method": name, "seed": run.seed}
     with ExitStack() as stack:
         stack.enter_context(one_thread())
+        keep_freed_memory()
         model = FlatModel(task.build_model(run.seed))
         simulation = Simulation(task, chosen, training, schedule, run, model)
         directory = None
