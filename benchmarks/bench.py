@@ -59,8 +59,8 @@ SCRIPTS: dict[str, dict[str, Goal]] = {
 """The scripts and the figures that they print."""
 
 CAPTION = """\
-Ratios within one run, repeats interleaved. Best of both sides: server update, two workers (other work on \
-the machine only ever adds time). Median of the ratios: simulator, curve epoch. Ratio of the medians: \
+Ratios within one run, repeats interleaved. Best of both sides: server update (other work on the machine \
+only ever adds time). Median of the ratios: simulator, two workers, curve epoch. Ratio of the medians: \
 help. Peaks are of one process, GB = 10⁹ bytes. "Others" is how many cores other programs kept busy \
 meanwhile: above 0 the figures are noisy, and two workers had no two free cores."""
 

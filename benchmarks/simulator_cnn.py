@@ -13,14 +13,14 @@ from cnn import random_task
 
 from asyncmanifold import LocalTraining, Run, simulate
 
-UPDATES = {1: 24, 2: 48}
-"""By the number of workers: about the same time for each."""
+UPDATES = {1: 20, 2: 60}
+"""By the number of workers: the last job, which one worker waits for, must not count for much."""
 WARM_UP = 4
-REPEATS = 3
+REPEATS = 4
 
 
 def main() -> None:
-    task = random_task(clients=8, examples=256)
+    task = random_task(clients=30, examples=256)
     training = LocalTraining(point_epochs=1, curve_epochs=1, batch_size=64)
     ratios: list[float] = []
     throughputs: dict[int, list[float]] = {1: [], 2: []}
@@ -33,7 +33,7 @@ def main() -> None:
             throughputs[workers].append((count - WARM_UP) / (wall - updates[WARM_UP - 1]["wall_seconds"]))
             if workers == 1:
                 ratios.append(wall / sum(record["train_seconds"] for record in updates))
-    one, two = max(throughputs[1]), max(throughputs[2])
+    one, two = median(throughputs[1]), median(throughputs[2])
     speedups = [b / a for a, b in zip(throughputs[1], throughputs[2], strict=True)]
     figures = {
         "simulator_over_training_cnn": {
@@ -41,9 +41,9 @@ def main() -> None:
             "detail": f"{min(ratios):.4f} to {max(ratios):.4f} in {REPEATS} runs of {UPDATES[1]} updates",
         },
         "two_workers_speedup": {
-            "value": two / one,
-            "detail": f"{two:.2f} over {one:.2f} updates a second, best of {REPEATS} "
-            f"(median of the ratios {median(speedups):.2f})",
+            "value": median(speedups),
+            "detail": f"{min(speedups):.2f} to {max(speedups):.2f} in {REPEATS} pairs of runs, "
+            f"{two:.2f} over {one:.2f} updates a second",
         },
     }
     print(json.dumps(figures))

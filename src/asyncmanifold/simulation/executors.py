@@ -104,10 +104,12 @@ class ProcessExecutor:
     """
 
     QUEUE_DEPTH = 2
+    SLOTS_PER_WORKER = 3  # jobs end out of order: some wait for their turn while others are trained
 
     def __init__(self, workshop: Workshop, workers: int, size: int) -> None:
-        self._slots = SharedSlots(workers * self.QUEUE_DEPTH + 1, workshop.embedding.points, size)
-        self._free = list(range(workers * self.QUEUE_DEPTH + 1))
+        count = workers * self.SLOTS_PER_WORKER + 1
+        self._slots = SharedSlots(count, workshop.embedding.points, size)
+        self._free = list(range(count))
         self._waiting: list[tuple[float, int, Job]] = []
         self._running: dict[int, int] = {}  # job number -> slot
         self._done: dict[int, tuple[int, Any]] = {}  # job number -> slot, reply
@@ -178,7 +180,12 @@ class ProcessExecutor:
 
     def _start_ahead(self, remaining: int) -> None:
         """Start waiting jobs, as many as there is room for and will be asked for."""
-        while len(self._free) > 1 and len(self._running) + len(self._done) < remaining:
+        room = len(self._load) * self.QUEUE_DEPTH
+        while (
+            len(self._free) > 1
+            and len(self._running) < room
+            and len(self._running) + len(self._done) < remaining
+        ):
             job = self._next()
             if job is None:
                 return
