@@ -174,6 +174,20 @@ def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
     assert_same(tmp_path / "full", tmp_path / "free")
 
 
+def test_a_trace_that_cannot_be_written_stops_a_run_that_can_be_resumed(tmp_path):
+    options = ["run", "digits", "--quiet", "--set", "updates=40", "--set", "checkpoint_seconds=0", "--out"]
+    small = FULL_DISK.replace("300_000", "12_000")
+    stopped = subprocess.run(
+        [sys.executable, "-c", small, *options, tmp_path / "parts"], capture_output=True, text=True
+    )
+    assert stopped.returncode == 1
+    assert stopped.stderr.count("\n") == 1
+    assert "File too large" in stopped.stderr
+    for name, more in (("parts", ["--resume"]), ("whole", [])):
+        subprocess.run([*COMMAND[:-2], *options, tmp_path / name, *more], check=True)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
 def test_the_caller_keeps_its_threads_and_its_random_numbers(tmp_path):
     import torch
 

@@ -84,6 +84,14 @@ def test_a_resume_with_another_configuration_is_refused(finished):
         simulate(make_task(), training=TRAINING, run=make_run(13, target=0.1), out=out, resume=True)
 
 
+def test_a_damaged_checkpoint_is_said(finished):
+    out, _ = finished
+    (out / "summary.json").unlink()  # as if it had been interrupted
+    (out / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(DirectoryError, match="damaged, remove it to start over"):
+        simulate(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
+
+
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(DirectoryError, match="not empty and no run"):

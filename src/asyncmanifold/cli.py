@@ -112,6 +112,7 @@ def run_command(options: argparse.Namespace) -> int:
     """Run one method on a scenario."""
     from asyncmanifold.compare import run_config
     from asyncmanifold.config import load_config
+    from asyncmanifold.printing import print_summary
     from asyncmanifold.progress import RunWatcher, display
 
     config = load_config(options.scenario, options.method, seed=options.seed, settings=dict(options.settings))
@@ -132,7 +133,7 @@ def run_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary))
     elif not options.quiet:
-        _print_summary(summary, out)
+        print_summary(summary, out)
     return 0
 
 
@@ -140,6 +141,7 @@ def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds side by side and print the table."""
     from asyncmanifold.compare import run_all, tabulate, write_table
     from asyncmanifold.config import ConfigError
+    from asyncmanifold.printing import print_table
     from asyncmanifold.progress import display
     from asyncmanifold.simulation.directory import DirectoryError
 
@@ -190,7 +192,7 @@ def compare_command(options: argparse.Namespace) -> int:
         if options.json:
             print((out / "compare.json").read_text(), end="")
         else:
-            _print_table(first, metric, table, out)
+            print_table(first, metric, table, out)
     for failure in failures if quiet else []:
         print(f"asyncmanifold: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -246,51 +248,6 @@ def _check_out(out: Path, methods: Sequence[str], resume: bool) -> None:
         raise UsageError(
             f"{out}: holds runs of {taken[0]} already: choose another directory, or add --resume"
         )
-
-
-def _print_summary(summary: dict[str, Any], out: Path) -> None:
-    metric = summary["metric"]
-
-    def number(key: str, form: str) -> str:
-        return "–" if summary[key] is None else format(summary[key], form)
-
-    print(f"{summary['method']} on {summary['scenario']}, seed {summary['seed']}")
-    print(f"  {metric:<14}{number('final', '.4f')} at the end, {number('best', '.4f')} at best")
-    if summary["target"] is not None:
-        print(
-            f"  {'target':<14}{summary['target']:g} reached after {number('rounds_to_target', '.0f')} "
-            f"updates, virtual time {number('time_to_target', '.1f')}"
-        )
-    print(f"  {'fairness':<14}Gini {number('gini', '.4f')}, Theil {number('theil', '.5f')}")
-    print(f"  {'staleness':<14}{summary['staleness_mean']:.1f} versions on average")
-    lost = ", ".join(f"{summary[k]} {k}" for k in ("rejected", "failed", "dropped") if summary[k])
-    print(f"  {'updates':<14}{summary['updates']} accepted{', ' + lost if lost else ''}")
-    print(
-        f"  {'wall time':<14}{summary['wall_seconds']:.1f} s, "
-        f"{summary['train_seconds']:.1f} s of it summed over trained jobs"
-    )
-    print(f"  {'kept in':<14}{out}")
-
-
-def _print_table(config: Any, metric: str, table: dict[str, Any], out: Path) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    from asyncmanifold.compare import COLUMNS, cell
-
-    target = "" if config.run.target is None else f", target {config.run.target:g}"
-    title = f"{config.scenario}: {metric} after {config.run.updates} updates{target}"
-    shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    shown.add_column("method", no_wrap=True)
-    for column in COLUMNS:
-        shown.add_column(column.heading.replace(" ", "\n", 1), justify="right", no_wrap=True)
-    for method, row in table.items():
-        shown.add_row(method, *(cell(column, row, "[bold]{}[/bold]", table) for column in COLUMNS))
-    console = Console()
-    console.print(shown)
-    runs = max(row["runs"] for row in table.values())
-    print(f"mean±sd over {runs} seeds; time is virtual; runs, table.md and compare.json in {out}")
 
 
 def _is_expected(error: Exception) -> bool:

@@ -4,66 +4,35 @@ from __future__ import annotations
 
 import sys
 from time import perf_counter
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from asyncmanifold.trace import Record
 
 
-class Display(Protocol):
-    """Shows how far work has come."""
+class Display:
+    """Shows how far work has come. This one shows nothing."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
-        ...
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End."""
-        ...
+    def __exit__(self, *problem: object) -> None:
+        return None
 
     def show(self, done: int, note: str) -> None:
         """Show that ``done`` updates have been made."""
-        ...
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
-        ...
 
 
 def display(title: str, total: int, *, quiet: bool) -> Display:
     """Return the display that fits where standard error goes."""
     if quiet:
-        return Silent()
+        return Display()
     return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total)
 
 
-class Silent:
-    """Shows nothing but warnings."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return None
-
-    def show(self, done: int, note: str) -> None:
-        """Show nothing."""
-
-    def say(self, line: str) -> None:
-        """Show nothing."""
-
-
-class PlainLines(Silent):
+class PlainLines(Display):
     """A line every few seconds, for logs."""
 
     INTERVAL = 5.0
@@ -86,7 +55,7 @@ class PlainLines(Silent):
         print(line, file=sys.stderr, flush=True)
 
 
-class LiveBar(Silent):
+class LiveBar(Display):
     """A bar that moves, with updates per second and time left."""
 
     def __init__(self, title: str, total: int) -> None:
@@ -109,12 +78,7 @@ class LiveBar(Silent):
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self._progress.stop()
 
     def show(self, done: int, note: str) -> None:

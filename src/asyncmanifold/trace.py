@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,19 +68,24 @@ def read_trace(path: Path) -> Iterator[Record]:
                 yield json.loads(line)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by a complete one, or leave it as it was."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path to write to; afterwards put that file in the place of ``path``, whole or not at all."""
     draft = path.with_name(path.name + ".draft")
     try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield draft
+        _sync(draft)
         os.replace(draft, path)
-    except OSError:
+    except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    _sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file by a complete one, or leave it as it was."""
+    with replacing(path) as draft:
+        draft.write_bytes(content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -91,16 +97,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: Any) -> None:
     """Write tensors and plain data to a safetensors file, atomically; equal content gives equal bytes."""
     from safetensors.torch import save_file
 
-    draft = path.with_name(path.name + ".draft")
-    try:
+    with replacing(path) as draft:
         save_file(_distinct(tensors), draft, metadata={"asyncmanifold": json.dumps(metadata)})
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except Exception:
-        draft.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -124,8 +122,9 @@ def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return dict(distinct.values()) | copies
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """See a file, or the names in a folder, safely on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -174,8 +174,10 @@ class Simulation:
         if arrival is None:
             self._change_membership(executor, trace)
         else:
-            record = self._arrive(*arrival, trace)
-            executor.release(arrival[0].job)
+            flight, result = arrival
+            record = self._arrive(flight, result, trace)
+            if not flight.is_lost:
+                executor.release(flight.job)
         if self._method.synchronous and not self.flight:
             self.state = flush(self._method, self.state)
         self.seconds = perf_counter() - self._started

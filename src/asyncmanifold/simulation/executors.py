@@ -7,12 +7,8 @@ trained. Every trainer runs on one torch thread: the same bits for any number of
 from __future__ import annotations
 
 import heapq
-import mmap
 import multiprocessing
-import os
-import shutil
 import signal
-import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +18,12 @@ from pickle import PicklingError
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from asyncmanifold.client.training import LocalTraining, NonFiniteLoss, Trainer
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.protocol import Job, Update
 from asyncmanifold.simulation.allocator import keep_freed_memory
+from asyncmanifold.simulation.slots import SharedSlots, SlotAddress
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import Buffers
 
@@ -284,67 +280,3 @@ def _work(connection: Connection, workshop: Workshop, address: SlotAddress) -> N
         return
     except Exception:
         connection.send(_Crash(traceback.format_exc()))
-
-
-@dataclass(frozen=True)
-class SlotAddress:
-    """Where another process finds the slots, and their form."""
-
-    path: str
-    count: int
-    points: int
-    size: int
-
-
-class SharedSlots:
-    """Slots of shared memory, each for a base model and the offsets from it.
-
-    A file that is mapped by every process: in memory where there is room, else in the temporary folder.
-    Its name is removed as soon as all have opened it, so nothing is left behind. Rows begin at multiples
-    of 64 bytes, as torch's own vectors do: sums over them take the same order.
-    """
-
-    ALIGN = 16  # floats
-
-    def __init__(self, count: int, points: int, size: int) -> None:
-        total = count * self._stride(points, size) * 4
-        memory = "/dev/shm"
-        fits = os.path.isdir(memory) and shutil.disk_usage(memory).free > 1.1 * total
-        handle, path = tempfile.mkstemp(prefix="asyncmanifold-", dir=memory if fits else None)
-        os.truncate(handle, total)
-        os.close(handle)
-        self.address = SlotAddress(path, count, points, size)
-        self._map()
-
-    @classmethod
-    def open(cls, address: SlotAddress) -> SharedSlots:
-        """Return the slots that another process made."""
-        slots = cls.__new__(cls)
-        slots.address = address
-        slots._map()
-        return slots
-
-    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return a slot's base model, (P,), and its offsets, (n, P)."""
-        points, size = self.address.points, self.address.size
-        slot = self._rows[number]
-        start = self._padded(size)
-        return slot[:size], slot[start : start + points * size].view(points, size)
-
-    def unlink(self) -> None:
-        """Remove the file's name; the memory stays until the last process lets go of it."""
-        os.unlink(self.address.path)
-
-    def _map(self) -> None:
-        with open(self.address.path, "r+b") as file:
-            memory = mmap.mmap(file.fileno(), 0)
-        stride = self._stride(self.address.points, self.address.size)
-        self._rows = torch.frombuffer(memory, dtype=torch.float32).view(-1, stride)
-
-    @classmethod
-    def _stride(cls, points: int, size: int) -> int:
-        return cls._padded(size) + cls._padded(points * size)
-
-    @classmethod
-    def _padded(cls, size: int) -> int:
-        return -(-size // cls.ALIGN) * cls.ALIGN

@@ -17,7 +17,7 @@ from asyncmanifold.client.training import LocalTraining
 from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.simulation.allocator import keep_freed_memory
 from asyncmanifold.simulation.checkpoint import load_checkpoint, save_checkpoint
-from asyncmanifold.simulation.directory import RunDirectory
+from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
 from asyncmanifold.simulation.engine import Run, Simulation, finite
 from asyncmanifold.simulation.executors import (
     Executor,
@@ -173,7 +173,12 @@ def _open_trace(directory: RunDirectory | None, simulation: Simulation) -> FileT
         return MemoryTrace()
     keep = 0
     if directory.checkpoint.exists():
-        keep = load_checkpoint(directory.checkpoint, simulation)
+        try:
+            keep = load_checkpoint(directory.checkpoint, simulation)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DirectoryError(
+                f"{directory.checkpoint}: damaged, remove it to start over: {error}"
+            ) from error
     return FileTrace(directory.trace, keep)
 
 
