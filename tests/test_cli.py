@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from asyncmanifold import OrthoDC
 from asyncmanifold.cli import main
+from asyncmanifold.config import load_config
 from asyncmanifold.progress import LiveBar, PlainLines, RunWatcher
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
@@ -54,9 +56,42 @@ def test_compare_prints_and_keeps_the_table(tmp_path, capsys):
     assert "threshold = 1.0" in (tmp_path / "asyncbezier" / "seed-0" / "config.toml").read_text()
 
     assert main(arguments) == 2  # holds runs already
-    assert "holds runs of fedasync already" in capsys.readouterr().err
+    assert "holds a run of fedasync, seed-0 already" in capsys.readouterr().err
     assert main([*arguments, "--resume", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == table
+
+
+def test_tune_scores_on_validation_data_and_writes_a_scenario(tmp_path, capsys):
+    arguments = ["tune", "digits", "--method", "fedasync", "--values", "0.5,4", "--seeds", "0,1", *QUICK]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    (curve,) = json.loads((tmp_path / "tune.json").read_text())["methods"].values()
+    scores = {}
+    for point in curve:
+        folder = tmp_path / "fedasync" / f"global_lr={point['value']}"
+        found = [json.loads((folder / f"seed-{k}" / "summary.json").read_text()) for k in (0, 1)]
+        scores[point["value"]] = sum(summary["validation"] for summary in found) / 2
+        assert point["mean"] == pytest.approx(scores[point["value"]])
+        assert f"{100 * point['mean']:.1f}" in said.out
+    best = max(scores, key=scores.get)
+    config = load_config(str(tmp_path / "tuned.toml"), "fedasync")
+    assert config.method.global_lr == float(best)
+    assert config.training == load_config("digits", "fedasync").training
+    assert load_config(str(tmp_path / "tuned.toml"), "asyncsgd").method.global_lr == 2.0
+    assert "validation accuracy" in said.err
+    assert main([*arguments, "--out", str(tmp_path), "--resume", "--quiet"]) == 0
+
+
+def test_any_key_can_be_tuned_for_a_method_alone(tmp_path):
+    arguments = ["tune", "digits", "--method", "asyncbezier", "--quiet", *QUICK]
+    for key, values in (("threshold", "-1"), ("local_lr", "0.002")):
+        out = tmp_path / key
+        assert main([*arguments, "--key", key, f"--values={values}", "--out", str(out)]) == 0
+    tuned = load_config(str(tmp_path / "threshold" / "tuned.toml"), "asyncbezier")
+    assert tuned.method.correction == OrthoDC(-1.0)
+    tuned = str(tmp_path / "local_lr" / "tuned.toml")
+    assert load_config(tuned, "asyncbezier").training.local_lr == 0.002
+    assert load_config(tuned, "fedasync").training.local_lr == 0.005
 
 
 def test_list_shows_everything_there_is(capsys):
@@ -87,6 +122,8 @@ BAD_CALLS = {
     "compare digits --methods fedasync,fedmagic": "unknown method 'fedmagic'",
     "compare digits --methods fedasync --set threshold=1": "--set threshold: unknown key",
     "compare digits --seeds 0,x": "'x' must be a whole number",
+    "tune digits --key nothing": "--set nothing: unknown key",
+    "tune digits --method asyncbezier --key threshold --values 0,2": "must be between -1 and 1",
     "run digits --set clients=400": "must need at most",
     "run digits --set concentration=0.001": "task: no Dirichlet(0.001) partition with 8 examples",
 }

@@ -202,6 +202,9 @@ def test_the_summary_says_what_the_trace_says():
     assert summary["staleness_mean"] == pytest.approx(np.mean([r["staleness"] for r in updates]))
     assert summary["train_seconds"] == pytest.approx(sum(r["train_seconds"] for r in updates))
     assert len(summary["per_client"]) == 5
+    task, model = make_task(), FlatModel(result.model)
+    scores = [task.evaluate(model, data)["accuracy"] for data in task.validation]
+    assert summary["validation"] == pytest.approx(np.mean(scores))  # all of one size
     assert summary["updates"] == 40
 
 

@@ -19,6 +19,7 @@ examples:
   asyncmanifold compare digits                     every method on scikit-learn's digits
   asyncmanifold run digits --method asyncbezier    one run
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
+  asyncmanifold tune digits --method fedasync      its best global learning rate
   asyncmanifold list                               scenarios, methods and their parts
 """
 
@@ -85,6 +86,17 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
     compare.set_defaults(command=compare_command)
 
+    tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
+    _add_common(tune)
+    tune.add_argument("--method", help="a name, or several separated by commas (default: all)")
+    tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
+    tune.add_argument(
+        "--values", default="0.25,0.5,1,1.5,2,2.5,3,5", help="separated by commas (default: %(default)s)"
+    )
+    tune.add_argument("--seeds", type=_seeds, default=[0], help="separated by commas (default: 0)")
+    tune.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
+    tune.set_defaults(command=tune_command)
+
     listing = commands.add_parser("list", help="show scenarios, methods and their parts")
     listing.add_argument("--json", action="store_true", help="print JSON for scripts")
     listing.set_defaults(command=list_command)
@@ -93,6 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="SCENARIO", help="a preset's name or a TOML file")
+    parser.add_argument("--data", metavar="PATH", help="the scenario's data file, where it needs one")
     parser.add_argument("--out", type=Path, help="where to keep it (default: below runs/)")
     parser.add_argument("--resume", action="store_true", help="continue what was interrupted, exactly")
     parser.add_argument(
@@ -110,12 +123,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Run one method on a scenario."""
-    from asyncmanifold.compare import run_config
     from asyncmanifold.config import load_config
     from asyncmanifold.printing import print_summary
     from asyncmanifold.progress import RunWatcher, display
+    from asyncmanifold.runs import run_config
 
-    config = load_config(options.scenario, options.method, seed=options.seed, settings=dict(options.settings))
+    settings = dict(options.settings)
+    config = load_config(
+        options.scenario, options.method, seed=options.seed, data=options.data, settings=settings
+    )
     name = f"{config.scenario}-{config.method_name}-{config.run.seed}"
     out = options.out or Path("runs") / name
     try:
@@ -139,63 +155,53 @@ def run_command(options: argparse.Namespace) -> int:
 
 def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds side by side and print the table."""
-    from asyncmanifold.compare import run_all, tabulate, write_table
-    from asyncmanifold.config import ConfigError
+    from asyncmanifold.compare import tabulate, write_table
+    from asyncmanifold.config import load_config, method_names
     from asyncmanifold.printing import print_table
-    from asyncmanifold.progress import display
-    from asyncmanifold.simulation.directory import DirectoryError
 
-    configs = _comparison(options)
+    methods = options.methods.split(",") if options.methods else method_names(options.scenario)
+    configs: dict[tuple[str, ...], Any] = {}
+    for method, settings in _fitting_settings(options, methods).items():
+        for seed in options.seeds:
+            config = load_config(options.scenario, method, seed=seed, data=options.data, settings=settings)
+            configs[(config.method_name, f"seed-{seed}")] = config
     first = next(iter(configs.values()))
     out: Path = options.out or Path("runs") / f"{first.scenario}-compare"
-    _check_out(out, [method for method, _ in configs], options.resume)
-    reached = dict.fromkeys(configs, 0)
-    failures: list[str] = []
-    total = sum(config.run.updates for config in configs.values())
-    workers = options.workers or len(os.sched_getaffinity(0))
-    quiet = options.quiet or options.json
-    title = f"{len(configs)} runs on {first.scenario}"
-    try:
-        with display(title, total, quiet=quiet) as shown:
-
-            def on_progress(key: tuple[str, int], update: int) -> None:
-                reached[key] = update
-                shown.show(sum(reached.values()), "")
-
-            def on_end(key: tuple[str, int], ended: Any) -> None:
-                method, seed = key
-                if isinstance(ended, (ConfigError, DirectoryError)):
-                    raise ended  # wrong input, the same for every run
-                if isinstance(ended, BaseException):
-                    failures.append(f"{method}, seed {seed}: {ended or type(ended).__name__}")
-                    shown.say(failures[-1])
-                    return
-                score = "not a number" if ended["final"] is None else f"{ended['final']:.4f}"
-                shown.say(f"{method}, seed {seed}: {ended['metric']} {score}")
-                on_progress(key, configs[key].run.updates)
-
-            summaries = run_all(
-                configs,
-                out,
-                resume=options.resume,
-                workers=workers,
-                on_progress=on_progress,
-                on_end=on_end,
-            )
-    except KeyboardInterrupt:
-        print(f"interrupted: the same command with --resume continues {out}", file=sys.stderr)
-        raise
+    summaries, code = _run_many(configs, out, options)
     if summaries:
         metric = next(iter(summaries.values()))["metric"]
         table = tabulate(summaries.values())
         write_table(out, first.scenario, metric, table)
         if options.json:
             print((out / "compare.json").read_text(), end="")
-        else:
+        elif not options.quiet:
             print_table(first, metric, table, out)
-    for failure in failures if quiet else []:
-        print(f"asyncmanifold: {failure}", file=sys.stderr)
-    return 1 if failures else 0
+    return code
+
+
+def tune_command(options: argparse.Namespace) -> int:
+    """Search for each method's best value of a key on the clients' validation data."""
+    from asyncmanifold.config import load_config, method_names
+    from asyncmanifold.printing import print_curves
+    from asyncmanifold.tune import score_curves, search_configs, write_choice
+
+    methods = options.method.split(",") if options.method else method_names(options.scenario)
+    values = list(dict.fromkeys(options.values.split(",")))
+    configs: dict[tuple[str, ...], Any] = {}
+    for method, settings in _fitting_settings(options, methods).items():
+        searched = load_config(options.scenario, method, data=options.data, settings=settings)
+        configs |= search_configs(searched, options.key, values, options.seeds)
+    first = next(iter(configs.values()))
+    out: Path = options.out or Path("runs") / f"{first.scenario}-tune"
+    summaries, code = _run_many(configs, out, options, score="validation")
+    if summaries:
+        curves = score_curves(summaries)
+        choice = write_choice(out, options.scenario, options.key, configs, curves)
+        if options.json:
+            print((out / "tune.json").read_text(), end="")
+        elif not options.quiet:
+            print_curves(options.key, curves, choice)
+    return code
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -209,45 +215,45 @@ def list_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _comparison(options: argparse.Namespace) -> dict[tuple[str, int], Any]:
-    """Return the configuration of every run, by method and seed.
+def _run_many(
+    configs: dict[tuple[str, ...], Any], out: Path, options: argparse.Namespace, score: str = "final"
+) -> tuple[dict[tuple[str, ...], dict[str, Any]], int]:
+    """Run configurations side by side; return the summaries and the exit code."""
+    from asyncmanifold.runs import run_directory, run_shown
 
-    A setting goes to the methods that have its key, and must go to one of them.
-    """
-    from asyncmanifold.config import ConfigError, find_key, load_config, method_names
-
-    methods = options.methods.split(",") if options.methods else method_names(options.scenario)
-    settings = dict(options.settings)
-    unused = dict.fromkeys(settings)
-    configs = {}
-    for method in dict.fromkeys(methods):
-        plain = load_config(options.scenario, method)
-        fitting = {}
-        for key, value in settings.items():
-            try:
-                find_key(plain, key)
-            except ConfigError as error:
-                if key in unused:
-                    unused[key] = error
-                continue
-            fitting[key] = value
-            unused.pop(key, None)
-        for seed in options.seeds:
-            config = load_config(options.scenario, method, seed=seed, settings=fitting)
-            configs[(config.method_name, seed)] = config
-    for problem in unused.values():
-        raise problem or UsageError("no method was named")
-    return configs
-
-
-def _check_out(out: Path, methods: Sequence[str], resume: bool) -> None:
-    """Refuse, before any work, a directory that holds runs already."""
-    if resume:
-        return
-    if taken := [method for method in methods if (out / method).exists()]:
-        raise UsageError(
-            f"{out}: holds runs of {taken[0]} already: choose another directory, or add --resume"
+    if not options.resume and (taken := [key for key in configs if run_directory(out, key).exists()]):
+        held = ", ".join(taken[0])
+        raise UsageError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
+    quiet = options.quiet or options.json
+    try:
+        summaries, failures = run_shown(
+            configs, out, resume=options.resume, workers=options.workers, quiet=quiet, score=score
         )
+    except KeyboardInterrupt:
+        print(f"interrupted: the same command with --resume continues {out}", file=sys.stderr)
+        raise
+    for failure in failures if quiet else []:
+        print(f"asyncmanifold: {failure}", file=sys.stderr)
+    return summaries, 1 if failures else 0
+
+
+def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of each method: those whose key it has. Each must go to one method at least."""
+    from asyncmanifold.config import ConfigError, find_key, load_config
+
+    plain = {method: load_config(options.scenario, method) for method in methods}
+    fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
+    for key, value in options.settings:
+        problem: ConfigError | None = None
+        for method, config in plain.items():
+            try:
+                find_key(config, key)
+                fitting[method][key] = value
+            except ConfigError as error:
+                problem = error
+        if problem is not None and not any(key in settings for settings in fitting.values()):
+            raise problem
+    return fitting
 
 
 def _is_expected(error: Exception) -> bool:

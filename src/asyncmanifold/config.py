@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from asyncmanifold.client.training import LocalTraining
 from asyncmanifold.geometry.embeddings import EMBEDDINGS
@@ -26,7 +26,7 @@ from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
 from asyncmanifold.simulation.engine import Run
 from asyncmanifold.simulation.schedules import LATENCIES, Schedule
 from asyncmanifold.tasks.digits import Digits
-from asyncmanifold.tasks.task import Task
+from asyncmanifold.tasks.task import Task, TaskSettings
 
 Tree = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Config:
 
     scenario: str
     method_name: str
-    task: Digits
+    task: TaskSettings
     method: Method
     training: LocalTraining
     schedule: Schedule
@@ -78,13 +78,15 @@ def load_config(
     method: str | None = None,
     *,
     seed: int | None = None,
+    data: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Config:
     """Return the configuration of one run.
 
     ``scenario`` is a preset's name or a TOML file. ``method`` is a published method, one that the scenario
     composes under ``[methods.NAME]``, or a TOML file with the parts of one; without it, the scenario's
-    ``[method]`` is used if it has one. ``settings`` are those of ``--set``.
+    ``[method]`` is used if it has one. What ``[methods.NAME.training]`` or another section below a method
+    says holds for that method alone. ``data`` is the task's data file; ``settings`` are those of ``--set``.
     """
     tree, where = read_scenario(scenario)
     name = tree.pop("scenario", Path(scenario).stem)
@@ -94,19 +96,33 @@ def load_config(
         method_name, tree["method"] = own_name, own_method
     else:
         method_name, overlay = _method_overlay(method or DEFAULT_METHOD, composed, where)
+        for section in set(SECTIONS) & set(overlay):
+            tree[section] = _overlaid(tree.get(section, {}), overlay.pop(section))
         tree["method"] = _overlaid(to_tree(METHODS.get(method_name, Method())), overlay)
     if seed is not None:
         tree.setdefault("run", {})["seed"] = seed
     config = _build_config(tree, name, method_name, where)
+    if data is not None:
+        if "data" not in {field.name for field in fields(cast(Any, config.task))}:
+            raise ConfigError(f"scenario {name} takes no --data: its data comes with it")
+        config = _with_value(config, ["task", "data"], data, "--data")
     for key, value in (settings or {}).items():
-        tree = config_tree(config)
-        *path, last = find_key(config, key)
-        table = tree
-        for step in path:
-            table = table[step]
-        table[last] = _parse_value(value)
-        config = _build_config(tree, name, method_name, f"--set {key}={value}")
+        config = with_setting(config, key, value)
     return config
+
+
+def with_setting(config: Config, key: str, value: str) -> Config:
+    """Return a configuration with another value for a key, both given as for ``--set``."""
+    return _with_value(config, find_key(config, key), parse_value(value), f"--set {key}={value}")
+
+
+def _with_value(config: Config, path: list[str], value: Any, where: str) -> Config:
+    """Return a configuration with another value at one place."""
+    table = tree = config_tree(config)
+    for step in path[:-1]:
+        table = table[step]
+    table[path[-1]] = value
+    return _build_config(tree, config.scenario, config.method_name, where)
 
 
 def scenario_names() -> list[str]:
@@ -206,7 +222,7 @@ def _method_overlay(method: str, composed: Tree, where: str) -> tuple[str, Tree]
     overlay = composed.get(method, {})
     if not isinstance(overlay, dict):
         raise ConfigError(f"{where}: methods.{method} must be a table")
-    return method, overlay
+    return method, dict(overlay)
 
 
 def _known_methods(composed: Tree) -> list[str]:
@@ -304,7 +320,7 @@ def _part_name(cls: type[Any]) -> str | None:
     return None if cls in (Method, LocalTraining, Schedule, Run) else cls.__name__
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Return a ``--set`` value: a TOML value, 'none', or a plain text."""
     if text.lower() == "none":
         return None

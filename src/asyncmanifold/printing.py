@@ -13,6 +13,7 @@ from rich.table import Table
 from asyncmanifold.compare import COLUMNS, cell
 from asyncmanifold.config import Config
 from asyncmanifold.summary import Summary
+from asyncmanifold.tune import Curves, best_value
 
 
 def print_summary(summary: Summary, out: Path) -> None:
@@ -54,3 +55,30 @@ def print_table(config: Config, metric: str, table: Mapping[str, Any], out: Path
     runs = max(row["runs"] for row in table.values())
     over = f"mean±sd over {runs} seeds" if runs > 1 else "one seed"
     print(f"{over}; time is virtual; runs, table.md and compare.json in {out}")
+
+
+def print_curves(key: str, curves: Curves, choice: Path) -> None:
+    """Print a line search: each method's score for each value, the best in bold."""
+    values = list(dict.fromkeys(point["value"] for curve in curves.values() for point in curve))
+    shown = Table(
+        title=f"validation score % by {key}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left"
+    )
+    shown.add_column("method", no_wrap=True)
+    for value in values:
+        shown.add_column(value, justify="right", no_wrap=True)
+    at_edge = []
+    for method, curve in curves.items():
+        best = best_value(curve)
+        if best in (values[0], values[-1]) and len(values) > 2:
+            at_edge.append(method)
+        points = {point["value"]: point["mean"] for point in curve}
+        texts = {value: "–" if mean is None else f"{100 * mean:.1f}" for value, mean in points.items()}
+        shown.add_row(method, *(_bold(texts.get(value, "–"), value == best) for value in values))
+    Console().print(shown)
+    if at_edge:
+        print(f"at the edge of the values tried, so a better one may lie beyond: {', '.join(at_edge)}")
+    print(f"the best values are in {choice}, a scenario for compare")
+
+
+def _bold(text: str, is_bold: bool) -> str:
+    return f"[bold]{text}[/bold]" if is_bold else text

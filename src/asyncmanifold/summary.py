@@ -18,11 +18,12 @@ def summarise(
     metric: str,
     target: float | None,
     per_client: Sequence[float | None] | None,
+    validation: float | None,
 ) -> Summary:
     """Return the numbers of a finished run.
 
     ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
-    taken over it.
+    taken over it. ``validation`` is the final model's score on all of that data.
     """
     counts: Counter[str] = Counter()
     evaluations: list[Record] = []
@@ -49,6 +50,7 @@ def summarise(
         "versions": evaluations[-1]["version"],
         "metric": metric,
         "final": evaluations[-1][metric],
+        "validation": validation,
         "best": max((record[metric] for record in scored), default=None),
         "target": target,
         "rounds_to_target": reached("update"),

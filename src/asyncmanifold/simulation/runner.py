@@ -192,13 +192,17 @@ def _conclude(
     labels: dict[str, Any],
 ) -> Result:
     """Judge the best model on every client, write model and summary, and return the final model."""
-    per_client: list[float | None] | None = None
-    if task.validation is not None and simulation.best is not None:
-        model.load(simulation.best.theta, simulation.best.buffers)
-        scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation]
-        per_client = [finite(score).get(task.metric) for score in scores]
+    per_client = validation = None
+    if task.validation is not None:
+        if simulation.best is not None:
+            model.load(simulation.best.theta, simulation.best.buffers)
+            per_client = _client_scores(task, model)
+        model.load(*simulation.state.returned())
+        validation = _weighted_mean(_client_scores(task, model), [len(data) for data in task.validation])
     records = list(trace)
-    summary = labels | summarise(records, metric=task.metric, target=run.target, per_client=per_client)
+    summary = labels | summarise(
+        records, metric=task.metric, target=run.target, per_client=per_client, validation=validation
+    )
     summary["parameters"] = model.size
     model.load(*simulation.state.returned())
     if directory is not None:
@@ -209,6 +213,18 @@ def _conclude(
         save_tensors(directory.model, model.named_tensors(), metadata)
         write_json(directory.summary, summary)
     return Result(model.module.eval(), summary, records)
+
+
+def _client_scores(task: Task, model: FlatModel) -> list[float | None]:
+    """Return the model's score on each client's validation data, None where it has no value."""
+    scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation or []]
+    return [finite(score).get(task.metric) for score in scores]
+
+
+def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None:
+    known = [(score, size) for score, size in zip(scores, sizes, strict=True) if score is not None]
+    total = sum(size for _, size in known)
+    return sum(score * size for score, size in known) / total if total else None
 
 
 def _finished(directory: RunDirectory, model: FlatModel) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,14 @@ from asyncmanifold.metrics import Accuracy, Metric
 from asyncmanifold.seeding import Purpose, derive, torch_seed
 from asyncmanifold.tasks.data import Data, as_data
 from asyncmanifold.vectors import FlatModel
+
+
+class TaskSettings(Protocol):
+    """A task's settings: a frozen dataclass that builds it."""
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same clients and the same initial model."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,188 @@
+"""Runs from configurations: one, or many side by side, each in a directory of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from queue import Empty
+from time import perf_counter
+from typing import Any
+
+from asyncmanifold.config import Config, ConfigError, config_tree
+from asyncmanifold.progress import display
+from asyncmanifold.simulation.directory import DirectoryError
+from asyncmanifold.simulation.executors import sheltered_from_interrupts
+from asyncmanifold.simulation.runner import Observer, simulate
+from asyncmanifold.summary import Summary
+from asyncmanifold.trace import Record
+
+Key = tuple[str, ...]
+"""What tells a run from the others: its method, its seed …; also its path below the common directory."""
+
+
+def run_config(
+    config: Config, out: Path, *, resume: bool, workers: int, observer: Observer | None
+) -> Summary:
+    """Run one configuration in its directory and return its summary."""
+    return simulate(
+        config.build_task(),
+        config.method,
+        training=config.training,
+        schedule=config.schedule,
+        run=config.run,
+        workers=workers,
+        out=out,
+        resume=resume,
+        observer=observer,
+        config=config_tree(config),
+        labels={
+            "scenario": config.scenario,
+            "method": config.method_name,
+            "seed": config.run.seed,
+        },
+    ).summary
+
+
+def run_all(
+    configs: Mapping[Key, Config],
+    out: Path,
+    *,
+    resume: bool,
+    workers: int,
+    on_progress: Callable[[Key, int], None],
+    on_end: Callable[[Key, Summary | BaseException], None],
+) -> dict[Key, Summary]:
+    """Run every configuration, ``workers`` at a time, each in a process of its own; return what ended well.
+
+    Whole runs side by side waste nothing, so each trains inline.
+    """
+    context = multiprocessing.get_context("spawn")
+    reports: Any = context.Queue()
+    summaries: dict[Key, Summary] = {}
+    with ProcessPoolExecutor(
+        max_workers=min(workers, len(configs)),
+        mp_context=context,
+        initializer=_prepare_process,
+        initargs=(reports,),
+    ) as pool:
+        with sheltered_from_interrupts():
+            futures: dict[Future[Summary], Key] = {
+                pool.submit(_run_one, key, config, run_directory(out, key), resume): key
+                for key, config in configs.items()
+            }
+        waiting = set(futures)
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                _drain(reports, on_progress)
+                for future in ended:
+                    key = futures[future]
+                    error = future.exception()
+                    if error is None:
+                        summaries[key] = future.result()
+                    on_end(key, error or summaries[key])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()  # each writes a checkpoint first
+            raise
+    return {key: summaries[key] for key in configs if key in summaries}
+
+
+def run_directory(out: Path, key: Key) -> Path:
+    """Return where one of several runs is kept."""
+    return out.joinpath(*key)
+
+
+def run_shown(
+    configs: Mapping[Key, Config],
+    out: Path,
+    *,
+    resume: bool,
+    workers: int | None,
+    quiet: bool,
+    score: str = "final",
+) -> tuple[dict[Key, Summary], list[str]]:
+    """Run every configuration with progress shown; return what ended well, and a line for what did not.
+
+    Without ``workers``, as many run side by side as there are cores. ``score`` is the key of a summary that
+    is shown when a run ends.
+    """
+    reached = dict.fromkeys(configs, 0)
+    failures: list[str] = []
+    total = sum(config.run.updates for config in configs.values())
+    title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
+    with display(title, total, quiet=quiet) as shown:
+
+        def on_progress(key: Key, update: int) -> None:
+            reached[key] = update
+            shown.show(sum(reached.values()), "")
+
+        def on_end(key: Key, ended: Summary | BaseException) -> None:
+            name = ", ".join(key)
+            if isinstance(ended, (ConfigError, DirectoryError)):
+                raise ended  # wrong input, the same for every run
+            if isinstance(ended, BaseException):
+                failures.append(f"{name}: {ended or type(ended).__name__}")
+                shown.say(failures[-1])
+                return
+            shown.say(f"{name}: {score} {ended['metric']} {_number(ended[score])}")
+            on_progress(key, configs[key].run.updates)
+
+        summaries = run_all(
+            configs,
+            out,
+            resume=resume,
+            workers=workers or len(os.sched_getaffinity(0)),
+            on_progress=on_progress,
+            on_end=on_end,
+        )
+    return summaries, failures
+
+
+def _number(score: float | None) -> str:
+    return "not a number" if score is None else f"{score:.4f}"
+
+
+_reports: Any = None
+_is_ending = False
+
+
+def _prepare_process(reports: Any) -> None:
+    """Remember, in a worker process, where to report to; end its run as Ctrl-C does when asked to."""
+    global _reports
+    _reports = reports
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(signal_number: int, frame: object) -> None:
+    global _is_ending
+    _is_ending = True
+    raise KeyboardInterrupt
+
+
+def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
+    """Run in a worker process, reporting a few times a second."""
+    if _is_ending:
+        raise KeyboardInterrupt
+    reported = 0.0
+
+    def observe(record: Record) -> None:
+        nonlocal reported
+        if record["kind"] == "update" and perf_counter() - reported > 0.2:
+            reported = perf_counter()
+            _reports.put((key, record["update"]))
+
+    return run_config(config, out, resume=resume, workers=1, observer=observe)
+
+
+def _drain(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
+    while True:
+        try:
+            on_progress(*reports.get_nowait())
+        except Empty:
+            return

@@ -1,0 +1,78 @@
+"""A line search over one key, scored on the clients' validation data; the test set plays no part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import tomli_w
+
+from asyncmanifold.config import Config, find_key, parse_value, read_scenario, with_setting
+from asyncmanifold.runs import Key
+from asyncmanifold.summary import Summary
+from asyncmanifold.trace import write_atomically, write_json
+
+Curves = dict[str, list[dict[str, Any]]]
+"""By method: each value tried, with the mean and standard deviation of its score over seeds."""
+
+
+def search_configs(
+    config: Config, key: str, values: Sequence[str], seeds: Sequence[int]
+) -> dict[Key, Config]:
+    """Return the configuration of every run of a method's search, by method, value and seed."""
+    configs: dict[Key, Config] = {}
+    for value in values:
+        chosen = with_setting(config, key, value)
+        for seed in seeds:
+            name = (config.method_name, f"{key}={value}", f"seed-{seed}")
+            configs[name] = with_setting(chosen, "run.seed", str(seed))
+    return configs
+
+
+def score_curves(summaries: Mapping[Key, Summary]) -> Curves:
+    """Return each method's scores, value by value in the order tried."""
+    scores: dict[tuple[str, str], list[float]] = {}
+    for (method, setting, _), summary in summaries.items():
+        found = scores.setdefault((method, setting.partition("=")[2]), [])
+        if summary["validation"] is not None:
+            found.append(summary["validation"])
+    curves: Curves = {}
+    for (method, value), found in scores.items():
+        point = {
+            "value": value,
+            "mean": mean(found) if found else None,
+            "sd": stdev(found) if len(found) > 1 else None,
+        }
+        curves.setdefault(method, []).append(point)
+    return curves
+
+
+def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the value with the best mean score, the first of equals; None where nothing was scored."""
+    scored = [point for point in curve if point["mean"] is not None]
+    if not scored:
+        return None
+    value: str = max(scored, key=lambda point: float(point["mean"]))["value"]
+    return value
+
+
+def write_choice(out: Path, scenario: str, key: str, configs: Mapping[Key, Config], curves: Curves) -> Path:
+    """Write ``tune.json`` and ``tuned.toml``: the scenario with the best value for each method."""
+    write_json(out / "tune.json", {"scenario": scenario, "key": key, "methods": curves})
+    tree, _ = read_scenario(scenario)
+    for method, curve in curves.items():
+        value = best_value(curve)
+        if value is None:
+            continue
+        config = next(config for (name, *_), config in configs.items() if name == method)
+        section, *path = find_key(config, key)
+        table = tree.setdefault("methods", {}).setdefault(method, {})
+        for name in path[:-1] if section == "method" else [section, *path[:-1]]:
+            if not isinstance(table.get(name), dict):
+                table[name] = {"name": table[name]} if name in table else {}
+            table = table[name]
+        table[path[-1]] = parse_value(value)
+    write_atomically(out / "tuned.toml", tomli_w.dumps(tree).encode())
+    return out / "tuned.toml"
