@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -23,22 +24,34 @@ class Data(Protocol):
 
 
 class TensorData:
-    """Examples that are rows of two tensors, all of them or those that ``indices`` names."""
+    """Examples that are rows of two tensors, all of them or those that ``indices`` names.
 
-    def __init__(self, inputs: Tensor, targets: Tensor, indices: Tensor | None = None) -> None:
+    ``prepare`` turns the stored inputs of a batch into those of the model, so that images can stay bytes.
+    It is a function of a module where data goes to other processes.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        indices: Tensor | None = None,
+        prepare: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         if len(inputs) != len(targets):
             raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs = inputs
         self._targets = targets
         self._indices = indices
+        self._prepare = prepare
 
     def __len__(self) -> int:
         return len(self._inputs) if self._indices is None else len(self._indices)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows of both tensors."""
+        """Return rows of both tensors, the inputs prepared."""
         rows = indices if self._indices is None else self._indices[indices]
-        return self._inputs[rows], self._targets[rows]
+        inputs = self._inputs[rows]
+        return inputs if self._prepare is None else self._prepare(inputs), self._targets[rows]
 
 
 class DatasetData:
