@@ -104,7 +104,7 @@ def test_a_part_can_be_replaced_and_unset_from_the_command_line():
         ("[schedule]\nlatency = 3", "schedule.latency must be a name or a table"),
         ("[schedule.latency]\njitter = 3.0", "schedule.latency needs a name: allowed are constant"),
         ("[schedule.latency]\nname = 'recorded'", "schedule.latency: RecordedLatency needs path"),
-        ("[task]\nname = 'femnists'", "task has no part 'femnists': allowed are digits"),
+        ("[task]\nname = 'digit'", "task has no part 'digit': allowed are digits, "),
         ("task = 3", "task must be a name or a table"),
         ("run = 3", "own.toml: run must be a table"),
         ("[methods]\nfedasync = 3", "methods.fedasync must be a table"),
@@ -112,7 +112,7 @@ def test_a_part_can_be_replaced_and_unset_from_the_command_line():
         ("[methods.fedasync]\ncorrection = 'sideways'", "method.correction has no part 'sideways'"),
         ("[methods.fedasync.penalty]\ndecay = 2.0", "Distance(decay=2.0) must be between 0 and 1"),
         ("[methods.fedasync]\nglobal_lr = 0", "Method(global_lr=0.0) must be above 0"),
-        ("[task]\nclients = 500", "Digits(clients=500, min_examples=8) must need at most"),
+        ("[task]\nname = 'digits'\nclients = 500", "Digits(clients=500, min_examples=8) must need at most"),
     ],
 )
 def test_a_bad_scenario_is_one_line_with_its_place(tmp_path, text, problem):
@@ -138,6 +138,14 @@ def test_a_bad_setting_is_one_line(settings, problem):
         load_config("digits", "asyncbezier", settings=settings)
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_is_unset_stays_unset(tmp_path):
+    path = write(tmp_path, '[task]\nname = "shakespeare"\nmax_test = "none"')
+    config = load_config(path, settings={"updates": "3"})
+    assert config.task.max_test is None
+    again = write(tmp_path, tomli_w.dumps(config_tree(config)))
+    assert load_config(again) == config
 
 
 def test_a_name_that_fits_several_keys_asks_for_more():

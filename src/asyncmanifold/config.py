@@ -26,12 +26,13 @@ from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
 from asyncmanifold.simulation.engine import Run
 from asyncmanifold.simulation.schedules import LATENCIES, Schedule
 from asyncmanifold.tasks.digits import Digits
+from asyncmanifold.tasks.shakespeare import Shakespeare
 from asyncmanifold.tasks.task import Task, TaskSettings
 
 Tree = dict[str, Any]
 
 PARTS: dict[str, Mapping[str, type[Any]]] = {
-    "task": {"digits": Digits},
+    "task": {"digits": Digits, "shakespeare": Shakespeare},
     "embedding": EMBEDDINGS,
     "correction": CORRECTIONS,
     "penalty": PENALTIES,
@@ -157,7 +158,7 @@ def config_tree(config: Config) -> Tree:
 
 
 def to_tree(value: Any) -> Any:
-    """Return a dataclass as a table: parts with their names, nothing for what is not set."""
+    """Return a dataclass as a table: parts with their names, nothing for what is not set by default."""
     if not is_dataclass(value) or isinstance(value, type):
         return value
     table: Tree = {}
@@ -166,6 +167,8 @@ def to_tree(value: Any) -> Any:
     for field in fields(value):
         if (entry := getattr(value, field.name)) is not None:
             table[field.name] = to_tree(entry)
+        elif field.default is not None:
+            table[field.name] = "none"
     return table
 
 
@@ -277,7 +280,7 @@ def _build_part(key: str, value: Any, where: str) -> Any:
 
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     """Return a TOML value as the type that a field declares."""
-    if value is None:
+    if value == "none" and hint is not str:
         if NoneType in get_args(hint):
             return None
         raise ConfigError(f"{where} must have a value")
@@ -321,9 +324,7 @@ def _part_name(cls: type[Any]) -> str | None:
 
 
 def parse_value(text: str) -> Any:
-    """Return a ``--set`` value: a TOML value, 'none', or a plain text."""
-    if text.lower() == "none":
-        return None
+    """Return a ``--set`` value: a TOML value, or a plain text ('none' unsets a key)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,0 +1,287 @@
+"""The next character in Shakespeare's plays; a play is a client's, whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.metrics import Accuracy
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.task import Task
+from asyncmanifold.tasks.transformer import CharacterTransformer
+
+Starts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shakespeare:
+    """How the plays become clients and windows of text, and the size of the model.
+
+    Each speaker's text is cut in three, in this order: training, validation, test. A window lies within one
+    piece, so no character is in windows of two pieces. A held-out piece too short for a window is
+    trained on.
+    """
+
+    data: str | None = None
+    """A .jsonl or .jsonl.gz file of speeches in order: objects with ``play``, ``speaker`` and ``lines``."""
+    clients: int = 30
+    """At most as many as there are plays; those left over are dealt at random, evenly."""
+    context: int = 80
+    """Characters that the model sees; a window is these and the next one."""
+    stride: int = 1
+    """Characters from one window's start to the next one's."""
+    max_windows: int | None = None
+    """The most training windows of a client, chosen at random."""
+    max_test: int | None = 20_000
+    """The most test windows, and validation windows of all clients together, chosen at random."""
+    test_fraction: float = 0.1
+    validation_fraction: float = 0.1
+    layers: int = 6
+    heads: int = 6
+    """Each is width // heads wide."""
+    width: int = 128
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Shakespeare({name}={value}) must be at least 1")
+        if self.width < self.heads:
+            raise ValueError(f"Shakespeare(width={self.width}) must be at least heads = {self.heads}")
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"Shakespeare({name}={getattr(self, name)}) must be between 0 and 1")
+        if self.test_fraction + self.validation_fraction >= 1.0:
+            raise ValueError(
+                f"Shakespeare(test_fraction={self.test_fraction}, validation_fraction="
+                f"{self.validation_fraction}) must leave something to train on"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"Shakespeare(dropout={self.dropout}) must be in [0, 1)")
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same clients and windows."""
+        if self.data is None:
+            raise ValueError("shakespeare needs a data file: give --data PATH")
+        corpus = read_corpus(self.data)
+        titles = list(corpus.plays)
+        if self.clients > len(titles):
+            raise ValueError(
+                f"Shakespeare(clients={self.clients}) must be at most {len(titles)}, the plays in {self.data}"
+            )
+        windows = [self.windows(corpus.plays[title]) for title in titles]
+        for title, pieces in zip(titles, windows, strict=True):
+            if not len(pieces.train):
+                raise ValueError(f"{self.data}: {title!r} has no speaker with {self.context + 1} characters")
+        test = np.concatenate([pieces.test for pieces in windows])
+        if not len(test):
+            raise ValueError(
+                f"{self.data}: no speaker's last {self.test_fraction:.0%} has {self.context + 1} characters"
+            )
+        # Training windows are drawn last: max_windows leaves the held-out ones as they are.
+        random = derive(seed, Purpose.PARTITION)
+        hands = deal(len(titles), self.clients, random)
+        test = _at_most(self.max_test, test, random)
+        most = None if self.max_test is None else max(1, self.max_test // self.clients)
+        validation = [
+            _at_most(most, np.concatenate([windows[play].validation for play in hand]), random)
+            for hand in hands
+        ]
+        train = [
+            _at_most(self.max_windows, np.concatenate([windows[play].train for play in hand]), random)
+            for hand in hands
+        ]
+
+        def examples(starts: Starts) -> WindowData:
+            return WindowData(corpus.text, torch.from_numpy(starts), self.context)
+
+        return Task(
+            model=partial(
+                CharacterTransformer,
+                len(corpus.vocabulary),
+                context=self.context,
+                layers=self.layers,
+                heads=self.heads,
+                head_width=self.width // self.heads,
+                width=self.width,
+                dropout=self.dropout,
+            ),
+            loss=every_position_loss,
+            clients=[examples(starts) for starts in train],
+            validation=[examples(starts) for starts in validation],
+            test=examples(test),
+            metrics={"accuracy": LastPositionAccuracy},
+        )
+
+    def windows(self, speakers: Iterable[Span]) -> Windows:
+        """Return where the windows of these speakers' texts start."""
+        pieces: list[tuple[Starts, Starts, Starts]] = []
+        for first, end in speakers:
+            length = end - first
+            test = self._held_out(length, self.test_fraction)
+            validation = self._held_out(length, self.validation_fraction)
+            cuts = (first, end - test - validation, end - test, end)
+            train, held_out, last = (
+                np.arange(start, stop - self.context, self.stride, dtype=np.int64)
+                for start, stop in pairwise(cuts)
+            )
+            pieces.append((train, held_out, last))
+        return Windows(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
+
+    def _held_out(self, length: int, fraction: float) -> int:
+        held_out = int(length * fraction)
+        return held_out if held_out > self.context else 0
+
+
+class Span(NamedTuple):
+    """Where one speaker's text is in the corpus."""
+
+    first: int
+    end: int
+
+
+class Windows(NamedTuple):
+    """The start positions of windows in each piece of a play."""
+
+    train: Starts
+    validation: Starts
+    test: Starts
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All speakers' texts, one after another, as character numbers."""
+
+    text: Tensor
+    """Places in ``vocabulary``, uint8."""
+    vocabulary: str
+    """Every character of the text once, sorted."""
+    plays: dict[str, list[Span]]
+    """The speakers' texts of each play."""
+
+    def decode(self, numbers: Tensor) -> str:
+        """Return character numbers as text."""
+        return "".join(self.vocabulary[number] for number in numbers.tolist())
+
+
+class WindowData:
+    """Windows of one text: ``context`` characters, and the same moved on by one as targets."""
+
+    def __init__(self, text: Tensor, starts: Tensor, context: int) -> None:
+        self._text = text
+        self._starts = starts
+        self._window = torch.arange(context + 1)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the characters of these windows and those that follow them, position by position."""
+        characters = self._text[self._starts[indices].unsqueeze(1) + self._window].to(torch.int64)
+        return characters[:, :-1], characters[:, 1:]
+
+
+class LastPositionAccuracy(Accuracy):
+    """The share of windows whose last position, the one with full context, predicts the next character."""
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in scores (batch, position, character) and character numbers (batch, position)."""
+        super().update(outputs[:, -1], targets[:, -1])
+
+
+def every_position_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy over all positions of all windows."""
+    return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+
+def deal(plays: int, clients: int, random: np.random.Generator) -> list[list[int]]:
+    """Return each client's plays: nobody has a second one before everybody has one, and so on."""
+    hands: list[list[int]] = [[] for _ in range(clients)]
+    order = random.permutation(plays).tolist()
+    for first in range(0, plays, clients):
+        receivers = random.permutation(clients).tolist()
+        for client, play in zip(receivers, order[first : first + clients], strict=False):
+            hands[client].append(play)
+    return hands
+
+
+def read_corpus(path: str) -> Corpus:
+    """Return the speeches of a file, joined speaker by speaker; a wrong file is one line that says where."""
+    lines_of: dict[str, dict[str, list[str]]] = {}
+    for play, speaker, lines in _speeches(path):
+        lines_of.setdefault(play, {}).setdefault(speaker, []).extend(lines)
+    if not lines_of:
+        raise ValueError(f"{path}: no speeches")
+    texts: list[str] = []
+    plays: dict[str, list[Span]] = {}
+    end = 0
+    for play, speakers in lines_of.items():
+        plays[play] = []
+        for lines in speakers.values():
+            texts.append("\n".join(lines))
+            first, end = end, end + len(texts[-1])
+            plays[play].append(Span(first, end))
+    text, vocabulary = _encode("".join(texts), path)
+    return Corpus(text, vocabulary, plays)
+
+
+def _speeches(path: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield play, speaker and lines of every speech."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.endswith(".gz") else Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _speech(line, f"{path}, line {number}")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}, line {number + 1}: not a whole gzip file") from error
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+
+
+def _speech(line: bytes, where: str) -> tuple[str, str, list[str]]:
+    try:
+        entry: Any = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON") from error
+    if not isinstance(entry, dict):
+        raise ValueError(f"{where}: not an object with play, speaker and lines")
+    for key in ("play", "speaker", "lines"):
+        if key not in entry:
+            raise ValueError(f"{where}: no {key!r}")
+    play, speaker, lines = entry["play"], entry["speaker"], entry["lines"]
+    if not (isinstance(play, str) and isinstance(speaker, str)):
+        raise ValueError(f"{where}: play and speaker must be texts")
+    if not (isinstance(lines, list) and all(isinstance(each, str) for each in lines)):
+        raise ValueError(f"{where}: lines must be a list of texts")
+    return play, speaker, cast(list[str], lines)
+
+
+def _encode(text: str, path: str) -> tuple[Tensor, str]:
+    """Return a text as places in its vocabulary, and the vocabulary."""
+    vocabulary = "".join(sorted(set(text)))
+    if len(vocabulary) > 256:
+        raise ValueError(f"{path}: {len(vocabulary)} different characters, at most 256 are allowed")
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    number_of = np.zeros(max(map(ord, vocabulary), default=0) + 1, dtype=np.uint8)
+    number_of[[ord(character) for character in vocabulary]] = np.arange(len(vocabulary))
+    return torch.from_numpy(number_of[codes]), vocabulary
+
+
+def _at_most(most: int | None, starts: Starts, random: np.random.Generator) -> Starts:
+    if most is None or len(starts) <= most:
+        return starts
+    return np.sort(random.choice(starts, most, replace=False))
