@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from asyncmanifold import Task
-
-PARAMETERS = 1_663_370
-
-
-class FederatedCNN(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 32, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(7 * 7 * 64, 512),
-            nn.ReLU(),
-            nn.Linear(512, 10),
-        )
-        assert sum(p.numel() for p in self.parameters()) == PARAMETERS
+from asyncmanifold.tasks.femnist import FederatedCNN
 
 
 def random_task(clients: int, examples: int) -> Task:
@@ -36,7 +20,7 @@ def random_task(clients: int, examples: int) -> Task:
         return images, torch.randint(10, (count,), generator=generator)
 
     return Task(
-        model=FederatedCNN,
+        model=partial(FederatedCNN, 10),  # 1,663,370 parameters
         loss=nn.functional.cross_entropy,
         clients=[draw(examples) for _ in range(clients)],
         test=draw(8),

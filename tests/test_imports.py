@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -65,12 +66,21 @@ def test_nothing_calls_the_command_line():
 
 def test_every_import_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[<>=\[]", entry)[0] for entry in project["dependencies"]}
-    modules = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}
-    allowed = {modules.get(name, name) for name in declared} | {"asyncmanifold"}
+    extras = [
+        entry for name, extra in project["optional-dependencies"].items() if name != "dev" for entry in extra
+    ]
+    declared = {re.split(r"[<>=\[]", entry)[0] for entry in [*project["dependencies"], *extras]}
+    modules = {"scikit-learn": "sklearn"}
+    allowed = {modules.get(name, name.replace("-", "_")) for name in declared} | {"asyncmanifold"}
     for file in PACKAGE.rglob("*.py"):
         used = {name.split(".")[0] for name in imports(file)} - set(sys.stdlib_module_names)
         assert used <= allowed, file
+
+
+def test_extras_are_imported_only_where_they_are_needed():
+    program = "import sys, asyncmanifold.config; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert {"datasets", "flwr_datasets", "torchmetrics"}.isdisjoint(loaded.stdout.split())
 
 
 def test_no_pickle_is_ever_loaded():

@@ -25,14 +25,16 @@ from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
 from asyncmanifold.simulation.engine import Run
 from asyncmanifold.simulation.schedules import LATENCIES, Schedule
+from asyncmanifold.tasks.cxr8 import Cxr8
 from asyncmanifold.tasks.digits import Digits
+from asyncmanifold.tasks.femnist import Femnist
 from asyncmanifold.tasks.shakespeare import Shakespeare
 from asyncmanifold.tasks.task import Task, TaskSettings
 
 Tree = dict[str, Any]
 
 PARTS: dict[str, Mapping[str, type[Any]]] = {
-    "task": {"digits": Digits, "shakespeare": Shakespeare},
+    "task": {"digits": Digits, "femnist": Femnist, "shakespeare": Shakespeare, "cxr8": Cxr8},
     "embedding": EMBEDDINGS,
     "correction": CORRECTIONS,
     "penalty": PENALTIES,

@@ -1,0 +1,215 @@
+"""ChestX-ray8 (Wang et al. 2017): which of 8 conditions a chest X-ray shows, by patient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from asyncmanifold.metrics import Metric
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
+from asyncmanifold.tasks.partitions import by_group, hold_out
+from asyncmanifold.tasks.shufflenet import ShuffleNet
+from asyncmanifold.tasks.task import Task
+
+STORED_SIZE = 128
+IMAGE_SIZES = (16, 32, 64, 128)
+MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+"""Of ImageNet's colours, as published weights expect them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cxr8:
+    """How the X-rays are spread: whole patients to clients, to the test set, and to validation sets."""
+
+    data: str | None = None
+    """An .npz file with images (N, 128, 128), labels (N, conditions; 0 or 1) and patient_id."""
+    weights: str | None = None
+    """A .safetensors file of published ImageNet weights to start from."""
+    clients: int = 30
+    conditions: int = 8
+    """The first so many columns of the labels."""
+    image_size: int = STORED_SIZE
+    """Smaller images are averages of squares."""
+    max_examples: int | None = None
+    """Use a random subset of this size, the test set included."""
+    test_fraction: float = 0.2
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "conditions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Cxr8({name}={getattr(self, name)}) must be at least 1")
+        if self.image_size not in IMAGE_SIZES:
+            allowed = ", ".join(str(size) for size in IMAGE_SIZES)
+            raise ValueError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
+        if self.max_examples is not None and self.max_examples < 1:
+            raise ValueError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"Cxr8({name}={getattr(self, name)}) must be between 0 and 1")
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same split."""
+        if self.data is None:
+            raise ValueError("cxr8 needs a data file: give --data PATH")
+        if find_spec("torchmetrics") is None:
+            raise ValueError("cxr8 needs the extra 'data': pip install 'asyncmanifold[data]'")
+        weights = {} if self.weights is None else read_weights(self.weights)
+        random = derive(seed, Purpose.PARTITION)
+        records = _read(self.data, self.conditions)
+        if self.max_examples is not None and self.max_examples < len(records["images"]):
+            kept = np.sort(random.choice(len(records["images"]), self.max_examples, replace=False))
+            records = {name: record[kept] for name, record in records.items()}
+        inputs = torch.from_numpy(shrink(records["images"], self.image_size)).unsqueeze(1)
+        targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
+
+        def data_of(rows: npt.NDArray[np.int64]) -> TensorData:
+            return TensorData(inputs, targets, torch.from_numpy(rows), normalised)
+
+        patients = records["patient_id"]
+        tested, rest = hold_out(patients, self.test_fraction, random)
+        train, validation = [], []
+        for client, part in enumerate(by_group(patients[rest], self.clients, seed)):
+            rows = rest[part]
+            held_out, trained = hold_out(patients[rows], self.validation_fraction, random)
+            if len(trained) < 2:
+                raise ValueError(
+                    f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
+                    f"examples or a smaller validation_fraction is needed"
+                )
+            train.append(data_of(rows[trained]))
+            validation.append(data_of(rows[held_out]))
+        return Task(
+            model=partial(make_model, self.conditions, weights),
+            loss=nn.functional.binary_cross_entropy_with_logits,
+            clients=train,
+            validation=validation,
+            test=data_of(tested),
+            metrics=METRICS,
+        )
+
+
+def make_model(conditions: int, weights: dict[str, Tensor]) -> ShuffleNet:
+    """Return a ShuffleNet that starts from ``weights``, if there are any, but for its last layer."""
+    model = ShuffleNet(conditions)
+    model.load_state_dict(model.state_dict() | weights)
+    return model
+
+
+def read_weights(path: str) -> dict[str, Tensor]:
+    """Return published weights without the last layer; any fault is a ``ValueError`` of one line."""
+    if not path.endswith(".safetensors"):
+        raise ValueError(f"{path}: weights must be a .safetensors file (a .pth file has to be converted)")
+    try:
+        with Path(path).open("rb"):  # its errors say why, those of safetensors do not
+            weights = load_file(path)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a .safetensors file, or cut off") from error
+    body = {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
+    for name, own in ShuffleNet(1).state_dict().items():
+        if name.startswith("fc.") or (name.endswith("num_batches_tracked") and name not in body):
+            continue
+        if name not in body:
+            raise ValueError(f"{path}: no tensor {name!r}, must be weights of ShuffleNetV2 ×1.5")
+        if body[name].shape != own.shape:
+            shapes = f"{tuple(body[name].shape)}, must be {tuple(own.shape)}"
+            raise ValueError(f"{path}: tensor {name!r} is {shapes} as in ShuffleNetV2 ×1.5")
+    if unknown := sorted(body.keys() - ShuffleNet(1).state_dict().keys()):
+        raise ValueError(f"{path}: tensor {unknown[0]!r} is not one of ShuffleNetV2 ×1.5")
+    return body
+
+
+def shrink(images: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """Return square images of a smaller size, each pixel the rounded average of a square."""
+    factor = images.shape[1] // size
+    if factor == 1:
+        return images
+    total = np.full((len(images), size, size), factor**2 // 2, dtype=np.uint16)
+    for row in range(factor):
+        for column in range(factor):
+            total += images[:, row::factor, column::factor]
+    total //= factor**2
+    return total.astype(np.uint8)
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Return bytes of one channel as three, with ImageNet's mean and deviation."""
+    return images.to(torch.float32).div_(255.0).sub(MEAN).div_(DEVIATION)
+
+
+class _OverConditions:
+    """A score of one condition, averaged over the conditions that occur and do not always occur.
+
+    Not a number where there is no such condition, or where an output is none.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in a batch of logits and of zeros and ones, (N, conditions) each."""
+        self._outputs.append(outputs.detach().to(torch.float64))
+        self._targets.append(targets.to(torch.int64))
+
+    def compute(self) -> float:
+        """Return the average over conditions so far."""
+        if not self._outputs:
+            return float("nan")
+        outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
+        if not outputs.isfinite().all():
+            return float("nan")
+        pairs = zip(outputs.sigmoid().unbind(1), targets.unbind(1), strict=True)
+        scores = [self._score(chances, found) for chances, found in pairs if 0 < found.sum() < len(found)]
+        return sum(scores) / len(scores) if scores else float("nan")
+
+    def _score(self, chances: Tensor, found: Tensor) -> float:
+        raise TypeError("a metric says how it scores a condition")
+
+
+class AUROC(_OverConditions):
+    """The mean area under the ROC curve."""
+
+    def _score(self, chances: Tensor, found: Tensor) -> float:
+        from torchmetrics.functional.classification import binary_auroc
+
+        return float(binary_auroc(chances, found))
+
+
+class AUPRC(_OverConditions):
+    """The mean area under the precision-recall curve, as average precision."""
+
+    def _score(self, chances: Tensor, found: Tensor) -> float:
+        from torchmetrics.functional.classification import binary_average_precision
+
+        return float(binary_average_precision(chances, found))
+
+
+METRICS: dict[str, Callable[[], Metric]] = {"auroc": AUROC, "auprc": AUPRC}
+
+
+def _read(path: str, conditions: int) -> Records:
+    records = read_npz(path, ("images", "labels", "patient_id"))
+    check_images(path, records["images"], STORED_SIZE)
+    check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
+    if (columns := records["labels"].shape[1]) < conditions:
+        raise ValueError(
+            f"{path}: record 'labels' has {columns} columns, must have {conditions}, the conditions"
+        )
+    check_integers(path, "patient_id", records["patient_id"])
+    return records

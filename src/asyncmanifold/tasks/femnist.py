@@ -1,0 +1,139 @@
+"""FEMNIST: 28×28 handwritten characters of 62 classes, by writer (LEAF, Caldas et al. 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
+from asyncmanifold.tasks.partitions import Indices, by_group, dirichlet
+from asyncmanifold.tasks.task import Task
+
+CLASSES = 62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Femnist:
+    """How FEMNIST is spread: Dirichlet(``concentration``) on labels, or whole writers.
+
+    The test set is the file's own, ``is_test``.
+    """
+
+    data: str | None = None
+    """An .npz file with images (N, 28, 28; background 255), labels, user and is_test."""
+    clients: int = 30
+    partition: Literal["dirichlet", "writer"] = "dirichlet"
+    concentration: float = 0.5
+    """Small values give each client few classes."""
+    min_examples: int = 20
+    """Every client has at least this many, those for validation included."""
+    max_examples: int | None = None
+    """Train on a random subset of this size."""
+    max_test: int | None = None
+    """Test on a random subset of this size."""
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ValueError(f"Femnist(clients={self.clients}) must be at least 1")
+        if self.partition not in ("dirichlet", "writer"):
+            raise ValueError(f"Femnist(partition={self.partition!r}) must be 'dirichlet' or 'writer'")
+        if not 0.0 < self.concentration < float("inf"):
+            raise ValueError(f"Femnist(concentration={self.concentration}) must be above 0 and finite")
+        if self.min_examples < 2:
+            raise ValueError(f"Femnist(min_examples={self.min_examples}) must be at least 2")
+        for name in ("max_examples", "max_test"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"Femnist({name}={most}) must be at least 1")
+        if not 0.0 < self.validation_fraction < 1.0:
+            raise ValueError(
+                f"Femnist(validation_fraction={self.validation_fraction}) must be between 0 and 1"
+            )
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same split."""
+        if self.data is None:
+            raise ValueError("femnist needs a data file: give --data PATH")
+        records = _read(self.data)
+        random = derive(seed, Purpose.PARTITION)
+        is_test = records["is_test"].astype(bool)
+        trained = _subset(np.flatnonzero(~is_test), self.max_examples, random)
+        tested = _subset(np.flatnonzero(is_test), self.max_test, random)
+        kept = np.concatenate([trained, tested])
+        inputs = torch.from_numpy(records["images"][kept]).unsqueeze(1)
+        targets = torch.from_numpy(records["labels"][kept].astype(np.int64))
+        train, validation = [], []
+        for part in self._parts(records["labels"][trained], records["user"][trained], seed):
+            count = max(1, int(len(part) * self.validation_fraction))
+            held_out, rest = np.split(random.permutation(part), [count])
+            train.append(TensorData(inputs, targets, torch.from_numpy(rest), ink))
+            validation.append(TensorData(inputs, targets, torch.from_numpy(held_out), ink))
+        return Task(
+            model=partial(FederatedCNN, CLASSES),
+            loss=nn.functional.cross_entropy,
+            clients=train,
+            validation=validation,
+            test=TensorData(inputs, targets, torch.arange(len(trained), len(kept)), ink),
+        )
+
+    def _parts(
+        self, labels: npt.NDArray[np.integer], writers: npt.NDArray[np.integer], seed: int
+    ) -> list[Indices]:
+        if self.partition == "dirichlet":
+            return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
+        parts = by_group(writers, self.clients, seed)
+        if (least := min(len(part) for part in parts)) < self.min_examples:
+            raise ValueError(
+                f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
+                f"or a smaller min_examples is needed"
+            )
+        return parts
+
+
+class FederatedCNN(nn.Sequential):
+    """The CNN of most federated studies (McMahan et al. 2017): 1,663,370 parameters at 10 classes."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(
+            nn.Conv2d(1, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(7 * 7 * 64, 512),
+            nn.ReLU(),
+            nn.Linear(512, classes),
+        )
+
+
+def ink(images: Tensor) -> Tensor:
+    """Return bytes as numbers: ink 1, background 0."""
+    return images.to(torch.float32).div_(-255.0).add_(1.0)
+
+
+def _read(path: str) -> Records:
+    records = read_npz(path, ("images", "labels", "user", "is_test"))
+    check_images(path, records["images"], 28)
+    check_integers(path, "labels", records["labels"], highest=CLASSES - 1)
+    check_integers(path, "user", records["user"])
+    check_integers(path, "is_test", records["is_test"], highest=1)
+    if len(np.unique(records["is_test"])) < 2:
+        raise ValueError(f"{path}: record 'is_test' must mark some images, and not all")
+    return records
+
+
+def _subset(indices: Indices, most: int | None, random: np.random.Generator) -> Indices:
+    """Return at most ``most`` of the indices, in their order."""
+    if most is None or most >= len(indices):
+        return indices
+    return np.sort(random.choice(indices, most, replace=False))

@@ -1,0 +1,100 @@
+"""Who holds which examples: Dirichlet on labels, or whole writers and patients."""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncmanifold.seeding import Purpose, derive
+
+Indices = npt.NDArray[np.int64]
+
+_STREAM = 1
+"""Keeps the random numbers here apart from those that a task draws under the same seed and purpose."""
+
+
+def dirichlet(
+    labels: npt.NDArray[np.integer], clients: int, concentration: float, min_examples: int, seed: int
+) -> list[Indices]:
+    """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions.
+
+    The partition is that of Flower Datasets' ``DirichletPartitioner`` without self-balancing, so that
+    figures can be compared with those of other studies that use it.
+    """
+    try:
+        from datasets import Dataset
+        from flwr_datasets.partitioner import DirichletPartitioner
+    except ImportError as error:
+        raise ValueError(
+            "a Dirichlet partition needs the extra 'data': pip install 'asyncmanifold[data]'"
+        ) from error
+    numbers = np.arange(len(labels), dtype=np.int64)
+    partitioner = DirichletPartitioner(
+        num_partitions=clients,
+        partition_by="label",
+        alpha=concentration,
+        min_partition_size=min_examples,
+        self_balancing=False,
+        seed=int(derive(seed, Purpose.PARTITION, _STREAM).integers(2**63)),
+    )
+    # Arrow columns become arrays at once; others are read row by row, which takes seconds.
+    partitioner.dataset = Dataset.from_dict({"label": labels, "index": numbers}).with_format("arrow")
+    try:
+        with warnings.catch_warnings():
+            # One for every attempt that is drawn anew; the error below says it once.
+            warnings.simplefilter("ignore")
+            parts = [partitioner.load_partition(client) for client in range(clients)]
+    except ValueError as error:
+        raise ValueError(
+            f"no Dirichlet({concentration}) partition of {len(labels)} examples gives {min_examples} to each "
+            f"of {clients} clients: fewer clients, a larger concentration or a smaller min_examples is needed"
+        ) from error
+    return [np.array(part["index"], dtype=np.int64) for part in parts]
+
+
+def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[Indices]:
+    """Return index arrays, one a client: a group (a writer, a patient) is never split.
+
+    Groups come in a random order, each to the client that has the fewest examples so far.
+    """
+    members = _members(groups)
+    if len(members) < clients:
+        raise ValueError(
+            f"{len(members)} groups cannot be dealt to {clients} clients: fewer clients are needed"
+        )
+    random = derive(seed, Purpose.PARTITION, _STREAM)
+    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    smallest = [(0, client) for client in range(clients)]
+    for group in random.permutation(len(members)):
+        size, client = smallest[0]
+        parts[client].append(members[group])
+        heapq.heapreplace(smallest, (size + len(members[group]), client))
+    return [np.concatenate(part) for part in parts]
+
+
+def hold_out(
+    groups: npt.NDArray[np.integer], fraction: float, random: np.random.Generator
+) -> tuple[Indices, Indices]:
+    """Return the indices held out and the rest: whole groups, in random order, as far as they fit.
+
+    At most the fraction (but room for one example) is held out, and never everything.
+    """
+    members = _members(groups)
+    room = min(max(1, int(len(groups) * fraction)), len(groups) - 1)
+    held_out, rest = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for group in random.permutation(len(members)):
+        if len(members[group]) <= room:
+            room -= len(members[group])
+            held_out.append(members[group])
+        else:
+            rest.append(members[group])
+    return np.concatenate(held_out), np.concatenate(rest)
+
+
+def _members(groups: npt.NDArray[np.integer]) -> list[Indices]:
+    """Return the indices of each group's examples."""
+    _, sizes = np.unique(groups, return_counts=True)
+    return np.split(np.argsort(groups, kind="stable").astype(np.int64), np.cumsum(sizes)[:-1])
