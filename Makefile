@@ -20,6 +20,7 @@ install: $(STAMP)  ## create the environment in .venv
 demo: install  ## compare every method on scikit-learn's digits and print the table
 	@rm -rf build/demo
 	$(BIN)/asyncmanifold compare digits --out build/demo
+	$(BIN)/asyncmanifold report build/demo
 
 lint: install
 	$(BIN)/ruff check .

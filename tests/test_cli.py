@@ -61,6 +61,13 @@ def test_compare_prints_and_keeps_the_table(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == table
 
 
+def test_report_says_where_the_page_is(tmp_path, capsys):
+    assert main(["run", "digits", *QUICK, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
+    assert capsys.readouterr().out == f"report: {tmp_path / 'page' / 'report.html'}\n"
+    assert "<svg" in (tmp_path / "page" / "report.html").read_text()
+
+
 def test_tune_scores_on_validation_data_and_writes_a_scenario(tmp_path, capsys):
     arguments = ["tune", "digits", "--method", "fedasync", "--values", "0.5,4", "--seeds", "0,1", *QUICK]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
@@ -122,6 +129,8 @@ BAD_CALLS = {
     "compare digits --methods fedasync,fedmagic": "unknown method 'fedmagic'",
     "compare digits --methods fedasync --set threshold=1": "--set threshold: unknown key",
     "compare digits --seeds 0,x": "'x' must be a whole number",
+    "report nowhere": "nowhere: no such directory",
+    "report .": ".: holds no run",
     "tune digits --key nothing": "--set nothing: unknown key",
     "tune digits --method asyncbezier --key threshold --values 0,2": "must be between -1 and 1",
     "run digits --set clients=400": "must need at most",

@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "tasks": {"tasks", "metrics", "seeding", "vectors"},
     "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
     "summary": {"metrics", "trace"},
+    "compare": {"summary", "trace"},
+    "report": {"compare", "report", "server", "summary", "trace"},
 }
 """What the parts below the engine may use of the package; nothing here knows an engine."""
 

@@ -20,6 +20,7 @@ examples:
   asyncmanifold run digits --method asyncbezier    one run
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
   asyncmanifold tune digits --method fedasync      its best global learning rate
+  asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold list                               scenarios, methods and their parts
 """
 
@@ -96,6 +97,13 @@ def build_parser() -> argparse.ArgumentParser:
     tune.add_argument("--seeds", type=_seeds, default=[0], help="separated by commas (default: 0)")
     tune.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
     tune.set_defaults(command=tune_command)
+
+    report = commands.add_parser("report", help="write one HTML page about finished runs")
+    report.add_argument(
+        "directory", metavar="DIR", type=Path, help="a run, or a directory with runs below it"
+    )
+    report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
+    report.set_defaults(command=report_command)
 
     listing = commands.add_parser("list", help="show scenarios, methods and their parts")
     listing.add_argument("--json", action="store_true", help="print JSON for scripts")
@@ -202,6 +210,18 @@ def tune_command(options: argparse.Namespace) -> int:
         elif not options.quiet:
             print_curves(options.key, curves, choice)
     return code
+
+
+def report_command(options: argparse.Namespace) -> int:
+    """Write the page, tables and figures about finished runs."""
+    from asyncmanifold.report import write_report
+
+    try:
+        page = write_report(options.directory, options.out)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    print(f"report: {page}")
+    return 0
 
 
 def list_command(options: argparse.Namespace) -> int:

@@ -1,0 +1,64 @@
+"""Numbers for the figures: several seeds' curves as one, and lists made short enough to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+from statistics import mean, stdev
+from typing import TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve's mean over seeds, and its standard deviation where there are several."""
+
+    xs: list[float]
+    means: list[float]
+    deviations: list[float] | None
+
+
+def band(curves: Sequence[Points], limit: int = 300) -> Band:
+    """Return the mean and the standard deviation of several curves, each read linearly between its points.
+
+    The common grid is every curve's own places, from the latest start to the earliest end.
+    """
+    curves = [curve for curve in curves if curve]
+    if not curves:
+        return Band([], [], None)
+    first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    grid = sorted({x for curve in curves for x, _ in curve if first <= x <= last})
+    grid = thinned(grid, limit)
+    rows = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve]).tolist() for curve in curves]
+    columns = list(zip(*rows, strict=True))
+    deviations = [stdev(column) for column in columns] if len(rows) > 1 else None
+    return Band(grid, [mean(column) for column in columns], deviations)
+
+
+def thinned(items: Sequence[Item], limit: int) -> list[Item]:
+    """Return at most ``limit`` items, evenly spread, the first and the last among them."""
+    if len(items) <= limit:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
+
+
+def histogram(values: Sequence[float], low: float, width: float, count: int) -> list[float]:
+    """Return the share of the values in each of ``count`` bins; the last one holds its upper edge too.
+
+    >>> histogram([0, 1, 1, 4], 0, 2, 3)
+    [0.75, 0.0, 0.25]
+    """
+    counts = [0] * count
+    for value in values:
+        counts[min(count - 1, max(0, floor((value - low) / width + 1e-9)))] += 1
+    return [number / max(1, len(values)) for number in counts]
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and the standard deviation of two values or more."""
+    return mean(values), stdev(values) if len(values) > 1 else None

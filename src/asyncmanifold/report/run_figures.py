@@ -1,0 +1,135 @@
+"""The figures about one run: who trained when, how updates met the drift, and how far the server went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncmanifold.report.curves import thinned
+from asyncmanifold.report.drawing import (
+    WIDTH,
+    Figure,
+    Plot,
+    Scale,
+    axes,
+    dots,
+    number,
+    path,
+    scale,
+    text,
+    x_axis,
+)
+from asyncmanifold.report.figures import projected_share
+from asyncmanifold.report.palette import BAD, GOOD, SMALL_TRIANGLE, colour_class
+from asyncmanifold.report.runs import Job, RunData
+
+LEFT, RIGHT = 46.0, WIDTH - 14.0
+MOST_JOBS = 3000
+MOST_STEPS = 1500
+
+
+def run_figures(run: RunData) -> list[Figure]:
+    """Return the figures about one run."""
+    return [timeline(run), cosines(run), steps(run)]
+
+
+def timeline(run: RunData) -> Figure:
+    """Return a bar for every job, a row for every client."""
+    jobs = run.jobs[:MOST_JOBS]
+    clients = sorted({job.client for job in jobs})
+    row = max(1.0, min(16.0, 420.0 / max(1, len(clients))))
+    top = 20.0
+    bottom = top + row * max(1, len(clients))
+    x = scale((job.end for job in jobs), LEFT, RIGHT, zero=True)
+    middles = {client: top + row * (place + 0.5) for place, client in enumerate(clients)}
+    parts = [x_axis(x, bottom, top, "virtual time")]
+    for client in thinned(clients, 30):
+        parts.append(text(LEFT - 6, middles[client] + 4, str(client), anchor="end", kind="small"))
+    for kind, index, share in (("update", GOOD, 0.7), ("refused", BAD, 0.35)):
+        chosen = [job for job in jobs if (job.kind == "update") == (kind == "update")]
+        if chosen:
+            d = "".join(_stroke(x, job, middles[job.client]) for job in chosen)
+            width = f' stroke-width="{number(row * share)}"'
+            parts.append(path(d, f"jobs s {colour_class(index)}", width))
+    parts.append(text(6, 10, "client", kind="small"))
+    cut = f" Only the first {MOST_JOBS} jobs are shown." if len(run.jobs) > MOST_JOBS else ""
+    caption = (
+        f"{run.name}: each bar is one job, from its dispatch to its arrival. Broad blue bars were accepted,"
+        f" thin orange ones lost, failed or rejected ({_refused(run.jobs)} of {len(run.jobs)}).{cut}"
+    )
+    return Figure("timeline", "Who trained when", caption, "".join(parts), bottom + 42)
+
+
+def cosines(run: RunData) -> Figure:
+    """Return the cosine between each received control point and the drift."""
+    shown = thinned(run.steps, MOST_STEPS)
+    points = [
+        (step.update, value, projects)
+        for step in shown
+        for value, projects in zip(step.cosines, step.projected, strict=False)
+    ]
+    plot = Plot(scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), Scale(-1.0, 1.0, 230.0, 26.0))
+    kept = [plot.place(x, y) for x, y, projects in points if not projects]
+    gone = [plot.place(x, y) for x, y, projects in points if projects]
+    parts = [axes(plot, "updates", "cosine to the drift")]
+    parts.append(path(f"M{number(LEFT)} {number(plot.y(0.0))}H{number(RIGHT)}", "axis"))
+    if kept:
+        parts.append(path(dots(kept), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
+    if gone:
+        triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in gone)
+        parts.append(path(triangles, f"hollow s {colour_class(BAD)}"))
+    parts.append(_two_keys("kept (dot)", "projected (triangle)", 282.0))
+    share = projected_share(run)
+    often = "No update came." if share is None else f"{share:.1%} of the control points were projected."
+    caption = (
+        f"{run.name}: the cosine between what a client sent (every control point) and how the model had"
+        f" moved meanwhile; 0 where it had not. {often}{_thinning(run)}"
+    )
+    return Figure("cosines", "Updates against the drift", caption, "".join(parts), 296.0)
+
+
+def steps(run: RunData) -> Figure:
+    """Return the step fraction and the place on the curve over time."""
+    shown = thinned(run.steps, MOST_STEPS)
+    values = [value for step in shown for value in (step.fraction, step.t)]
+    plot = Plot(
+        scale((step.time for step in shown), LEFT, RIGHT, zero=True),
+        scale(values, 230.0, 26.0, zero=True),
+    )
+    fractions = [plot.place(step.time, step.fraction) for step in shown]
+    places = "".join(SMALL_TRIANGLE.format(place=plot.place(step.time, step.t)) for step in shown)
+    parts = [axes(plot, "virtual time", "fraction s, parameter t*")]
+    if shown:
+        parts.append(path(dots(fractions), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
+        parts.append(path(places, f"hollow s {colour_class(BAD)}"))
+    parts.append(_two_keys("step fraction s (dot)", "t* on the curve (triangle)", 282.0))
+    caption = (
+        f"{run.name}: the fraction s of the way to the update's end point that the server went, and the"
+        f" curve parameter t* where it stopped. The two agree on a straight line.{_thinning(run)}"
+    )
+    return Figure("steps", "How far the server went", caption, "".join(parts), 296.0)
+
+
+def _stroke(x: Scale, job: Job, y: float) -> str:
+    """Return a job's bar, a little short so that the next one is seen to begin."""
+    length = max(0.4, x(job.end) - x(job.start) - 0.8)
+    return f"M{number(x(job.start))} {number(y)}h{number(length)}"
+
+
+def _refused(jobs: Sequence[Job]) -> int:
+    return sum(job.kind != "update" for job in jobs)
+
+
+def _thinning(run: RunData) -> str:
+    """Say so where not every update is drawn."""
+    if len(run.steps) <= MOST_STEPS:
+        return ""
+    return f" {MOST_STEPS} of {len(run.steps)} updates are drawn, evenly spread."
+
+
+def _two_keys(first: str, second: str, y: float) -> str:
+    return (
+        path(dots([f"54 {number(y - 4)}"]), f"dots s {colour_class(GOOD)}", ' stroke-width="6"')
+        + text(64, y, first)
+        + path(SMALL_TRIANGLE.format(place=f"244 {number(y - 4)}"), f"hollow s {colour_class(BAD)}")
+        + text(254, y, second)
+    )

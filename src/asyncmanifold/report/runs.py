@@ -1,0 +1,222 @@
+"""Finished runs, read from their directories: only what the report shows, checked as it is read."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from asyncmanifold.compare import COLUMNS
+from asyncmanifold.report.drawing import shortened
+from asyncmanifold.server.methods import METHODS
+from asyncmanifold.summary import Summary
+from asyncmanifold.trace import Record, read_trace
+
+SIGNS = ("trace.jsonl", "summary.json")
+"""The files that make a directory a run's; other programs have a config.toml too."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The model's score at a moment; None where it is not a number."""
+
+    update: float
+    time: float
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client's training, from dispatch to arrival, and what became of it."""
+
+    kind: str
+    client: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an accepted update did."""
+
+    update: float
+    time: float
+    staleness: int
+    cosines: list[float]
+    projected: list[bool]
+    fraction: float
+    t: float
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One finished run."""
+
+    place: str
+    """Its directory, relative to the report's."""
+    scenario: str
+    method: str
+    """How the report calls its method; runs of the same name differ in their seed only."""
+    seed: int
+    summary: Summary
+    config: dict[str, Any]
+    evaluations: list[Evaluation] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Return what tells this run from the others."""
+        return f"{self.method}, seed {self.seed}"
+
+    @property
+    def client_scores(self) -> list[tuple[int, float]]:
+        """Return (client, score) for every client that has one."""
+        return [(i, s) for i, s in enumerate(self.summary["per_client"] or []) if s is not None]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What lies below a directory."""
+
+    runs: list[RunData]
+    problems: list[tuple[str, str]]
+    """The runs that are left out, and why."""
+
+    @property
+    def methods(self) -> list[str]:
+        """Return the methods in the order of the runs."""
+        return list(dict.fromkeys(run.method for run in self.runs))
+
+    def of_method(self, method: str) -> list[RunData]:
+        """Return a method's runs."""
+        return [run for run in self.runs if run.method == method]
+
+
+def find_runs(directory: Path) -> Findings:
+    """Read every run in ``directory`` or below it."""
+    places = {file.parent for name in SIGNS for file in directory.rglob(name)}
+    runs: list[RunData] = []
+    problems: list[tuple[str, str]] = []
+    for place in sorted(places):
+        shown = printable(place.relative_to(directory) if place != directory else directory.resolve().name)
+        if not (place / "summary.json").exists():
+            problems.append((shown, "not finished"))
+            continue
+        try:
+            runs.append(read_run(place, shown))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            problems.append((shown, printable(_reason(error))))
+    return Findings(_ordered(_told_apart(runs)), problems)
+
+
+def read_run(path: Path, place: str) -> RunData:
+    """Read one finished run; raises what reading and checking raise where a file is broken."""
+    config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    summary = _checked_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    run = RunData(
+        place=place,
+        scenario=printable(summary.get("scenario", config.get("scenario", ""))),
+        method=printable(summary.get("method", config.get("method_name", place))),
+        seed=int(_number(summary.get("seed", 0))),
+        summary=summary,
+        config=config,
+    )
+    for record in read_trace(path / "trace.jsonl"):
+        _take(run, record)
+    if not run.evaluations:
+        raise ValueError("trace.jsonl has no evaluation")
+    return run
+
+
+def printable(value: object) -> str:
+    """Return a value as one line of text, with a mark for what cannot be written."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(value).split()))
+
+
+def _take(run: RunData, record: Record) -> None:
+    kind = record["kind"]
+    if kind == "evaluation":
+        score = _number_or_none(record[run.summary["metric"]])
+        run.evaluations.append(Evaluation(_number(record["update"]), _number(record["time"]), score))
+    if kind in ("update", "rejected", "failed", "dropped"):
+        start, end = _number(record["dispatched"]), _number(record["time"])
+        run.jobs.append(Job(kind, int(_number(record["client"])), start, end))
+    if kind == "update":
+        run.steps.append(
+            Step(
+                update=_number(record["update"]),
+                time=_number(record["time"]),
+                staleness=int(_number(record["staleness"])),
+                cosines=[_number(value) for value in record["cosines"]],
+                projected=[bool(value) for value in record["projected"]],
+                fraction=_number(record["fraction"]),
+                t=_number(record["t"]),
+            )
+        )
+
+
+def _checked_summary(summary: Summary) -> Summary:
+    """Return the summary if the table and the figures can use it."""
+    for column in COLUMNS:
+        _number_or_none(summary[column.key])
+    _number_or_none(summary["target"])
+    for score in summary["per_client"] or []:
+        _number_or_none(score)
+    if not isinstance(summary["metric"], str):
+        raise ValueError("summary.json: metric must be a name")
+    return summary
+
+
+def _number(value: Any) -> float:
+    """Return a number that can be drawn; the bound keeps sums and differences finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e100:
+        raise ValueError(f"{shortened(repr(value), 40)} is no finite number")
+    return float(value)
+
+
+def _number_or_none(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"broken: {error} is missing"
+    if isinstance(error, FileNotFoundError):
+        return f"broken: {Path(str(error.filename)).name} is missing"
+    return f"broken: {error}"
+
+
+def _told_apart(runs: Sequence[RunData]) -> list[RunData]:
+    """Give runs of one method that differ in more than the seed different names."""
+    several = len({run.scenario for run in runs}) > 1
+    named = [replace(run, method=f"{run.scenario}: {run.method}") if several else run for run in runs]
+    variants: dict[str, dict[str, str]] = {}
+    for run in named:
+        variants.setdefault(run.method, {}).setdefault(_settings(run), run.place)
+    apart: list[RunData] = []
+    for run in named:
+        others = variants[run.method]
+        place = others[_settings(run)]
+        apart.append(run if len(others) == 1 else replace(run, method=f"{run.method} ({place})"))
+    return apart
+
+
+def _settings(run: RunData) -> str:
+    """Return the configuration without the seed, as text that can be compared."""
+    settings = {**run.config, "run": {**run.config.get("run", {}), "seed": None, "checkpoint_seconds": None}}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _ordered(runs: Sequence[RunData]) -> list[RunData]:
+    """Return the runs in the methods' usual order, then by name and seed."""
+    order = list(METHODS)
+
+    def key(run: RunData) -> tuple[int, str, int, str]:
+        name = str(run.summary.get("method"))
+        return (order.index(name) if name in order else len(order), run.method, run.seed, run.place)
+
+    return sorted(runs, key=key)

@@ -1,0 +1,66 @@
+"""The table of a comparison as HTML and LaTeX; its numbers and cells are ``compare``'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asyncmanifold.compare import COLUMNS, cell
+from asyncmanifold.report.drawing import escape
+
+Table = Mapping[str, Mapping[str, Any]]
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "–": "--",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+
+
+def html_table(table: Table) -> str:
+    """Return the rows and headings for the page."""
+    headings = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in COLUMNS)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(method)}</th>'
+        + "".join(f"<td>{text}</td>" for text in _cells(table, row, "<b>{}</b>"))
+        + f"<td>{row['runs']}</td></tr>\n"
+        for method, row in table.items()
+    )
+    return (
+        f'<table>\n<thead><tr><th scope="col">method</th>{headings}<th scope="col">seeds</th></tr></thead>\n'
+        f"<tbody>\n{rows}</tbody>\n</table>"
+    )
+
+
+def latex_table(table: Table) -> str:
+    """Return a tabular with booktabs' rules."""
+    lines = [" & ".join(["method", *(latex(column.heading) for column in COLUMNS)])]
+    for method, row in table.items():
+        cells = _cells(table, row, "\x02{}\x03")
+        marked = [latex(text).replace("\x02", r"\textbf{").replace("\x03", "}") for text in cells]
+        lines.append(" & ".join([latex(method), *marked]))
+    head, *body = [f"{line} \\\\\n" for line in lines]
+    return (
+        "% needs \\usepackage{booktabs}\n"
+        f"\\begin{{tabular}}{{l{'r' * len(COLUMNS)}}}\n\\toprule\n{head}\\midrule\n{''.join(body)}"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def latex(text: str) -> str:
+    r"""Return text with LaTeX's characters escaped.
+
+    >>> latex("a_b 5%")
+    'a\\_b 5\\%'
+    """
+    sound = " ".join(text.encode("utf-8", "replace").decode().split())
+    return "".join(_LATEX.get(character, character) for character in sound)
+
+
+def _cells(table: Table, row: Mapping[str, Any], emphasis: str) -> list[str]:
+    """Return a method's cells; nothing is the best of one."""
+    return [cell(column, row, emphasis if len(table) > 1 else "{}", table) for column in COLUMNS]
