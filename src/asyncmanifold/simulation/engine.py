@@ -105,9 +105,8 @@ class Simulation:
         self._schedule, self._run, self._model = schedule, run, model
         self._sizes = [len(data) for data in task.clients]
         self._examples = sum(self._sizes)
-        curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
-        self._curve_epochs = curve_epochs
-        self._mean_length = float(training.point_epochs + curve_epochs)
+        self._curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
+        self._mean_length = float(training.point_epochs + self._curve_epochs)
         self._spare: Tensor | None = None
 
         present, changes = schedule.membership(len(self._sizes), run.seed)
@@ -168,8 +167,8 @@ class Simulation:
         arrival: tuple[Flight, Update | str] | None,
         executor: Executor,
         trace: TraceWriter,
-    ) -> Record | None:
-        """Make one change, record it, and send out what follows; return an update's record."""
+    ) -> None:
+        """Make one change, record it, and send out what follows."""
         record = None
         if arrival is None:
             self._change_membership(executor, trace)
@@ -188,7 +187,6 @@ class Simulation:
                 self._evaluate(trace)
         if not self.is_finished:
             self._dispatch(executor)
-        return record
 
     def _is_current(self, entry: tuple[float, int, int]) -> bool:
         _, number, client = entry
