@@ -6,7 +6,8 @@ import pytest
 import tomli_w
 
 from asyncmanifold import METHODS, Bezier, Buffer, DelayCompensation, Distance, Hinge, Method, OrthoDC
-from asyncmanifold.config import ConfigError, config_tree, load_config, method_names, scenario_names
+from asyncmanifold.config import config_tree, load_config, method_names, scenario_names
+from asyncmanifold.tables import ConfigError
 
 
 def write(tmp_path, text: str) -> str:

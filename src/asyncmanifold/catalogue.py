@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from asyncmanifold.config import PARTS, scenario_names, to_tree
+from asyncmanifold.config import scenario_names
 from asyncmanifold.server.methods import METHODS
+from asyncmanifold.tables import PARTS, to_tree
 
 
 def catalogue() -> dict[str, Any]:

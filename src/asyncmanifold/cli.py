@@ -259,7 +259,8 @@ def _run_many(
 
 def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each method: those whose key it has. Each must go to one method at least."""
-    from asyncmanifold.config import ConfigError, find_key, load_config
+    from asyncmanifold.config import find_key, load_config
+    from asyncmanifold.tables import ConfigError
 
     plain = {method: load_config(options.scenario, method) for method in methods}
     fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
@@ -278,10 +279,10 @@ def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> di
 
 def _is_expected(error: Exception) -> bool:
     """Whether an error is one that a user can mend, to be told in one line."""
-    from asyncmanifold.config import ConfigError
     from asyncmanifold.simulation.directory import DirectoryError
     from asyncmanifold.simulation.engine import Stalled
     from asyncmanifold.simulation.executors import WorkerDied
+    from asyncmanifold.tables import ConfigError
 
     return isinstance(error, (UsageError, ConfigError, DirectoryError, Stalled, WorkerDied, OSError))
 

@@ -12,12 +12,13 @@ from queue import Empty
 from time import perf_counter
 from typing import Any
 
-from asyncmanifold.config import Config, ConfigError, config_tree
+from asyncmanifold.config import Config, config_tree
 from asyncmanifold.progress import display
 from asyncmanifold.simulation.directory import DirectoryError
 from asyncmanifold.simulation.executors import sheltered_from_interrupts
 from asyncmanifold.simulation.runner import Observer, simulate
 from asyncmanifold.summary import Summary
+from asyncmanifold.tables import ConfigError
 from asyncmanifold.trace import Record
 
 Key = tuple[str, ...]

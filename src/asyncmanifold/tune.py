@@ -9,9 +9,10 @@ from typing import Any
 
 import tomli_w
 
-from asyncmanifold.config import Config, find_key, parse_value, read_scenario, with_setting
+from asyncmanifold.config import Config, find_key, read_scenario, with_setting
 from asyncmanifold.runs import Key
 from asyncmanifold.summary import Summary
+from asyncmanifold.tables import parse_value
 from asyncmanifold.trace import write_atomically, write_json
 
 Curves = dict[str, list[dict[str, Any]]]

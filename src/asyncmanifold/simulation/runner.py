@@ -253,7 +253,7 @@ def _describe(
     model: FlatModel,
 ) -> dict[str, Any]:
     """Return a configuration for the record of a run whose task was brought by a program."""
-    from asyncmanifold.config import to_tree
+    from asyncmanifold.tables import to_tree
 
     return {
         "task": {"clients": len(task.clients), "parameters": model.size},
