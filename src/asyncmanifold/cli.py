@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -142,18 +143,15 @@ def run_command(options: argparse.Namespace) -> int:
     )
     name = f"{config.scenario}-{config.method_name}-{config.run.seed}"
     out = options.out or Path("runs") / name
-    try:
-        with display(config.method_name, config.run.updates, quiet=options.quiet or options.json) as shown:
-            summary = run_config(
-                config,
-                out,
-                resume=options.resume,
-                workers=options.workers,
-                observer=RunWatcher(shown),
-            )
-    except KeyboardInterrupt:
-        print(f"interrupted: the same command with --resume continues {out}", file=sys.stderr)
-        raise
+    quiet = options.quiet or options.json
+    with _resumable(out), display(config.method_name, config.run.updates, quiet=quiet) as shown:
+        summary = run_config(
+            config,
+            out,
+            resume=options.resume,
+            workers=options.workers,
+            observer=RunWatcher(shown),
+        )
     if options.json:
         print(json.dumps(summary))
     elif not options.quiet:
@@ -245,16 +243,23 @@ def _run_many(
         held = ", ".join(taken[0])
         raise UsageError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
     quiet = options.quiet or options.json
-    try:
+    with _resumable(out):
         summaries, failures = run_shown(
             configs, out, resume=options.resume, workers=options.workers, quiet=quiet, score=score
         )
-    except KeyboardInterrupt:
-        print(f"interrupted: the same command with --resume continues {out}", file=sys.stderr)
-        raise
     for failure in failures if quiet else []:
         print(f"asyncmanifold: {failure}", file=sys.stderr)
     return summaries, 1 if failures else 0
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say, where the work in this block is interrupted, how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted: the same command with --resume continues {out}", file=sys.stderr)
+        raise
 
 
 def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from asyncmanifold.summary import Summary
+from asyncmanifold.summary import Summary, mean_and_deviation
 from asyncmanifold.trace import write_atomically, write_json
 
 
@@ -43,11 +42,8 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
         row: dict[str, Any] = {"runs": len(runs)}
         for column in COLUMNS:
             values = [run[column.key] for run in runs if run[column.key] is not None]
-            row[column.key] = {
-                "mean": mean(values) if values else None,
-                "sd": stdev(values) if len(values) > 1 else None,
-                "count": len(values),
-            }
+            mean, deviation = mean_and_deviation(values) if values else (None, None)
+            row[column.key] = {"mean": mean, "sd": deviation, "count": len(values)}
         table[method] = row
     return table
 

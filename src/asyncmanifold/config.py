@@ -118,16 +118,17 @@ def method_names(scenario: str) -> list[str]:
 
 def read_scenario(scenario: str) -> tuple[Tree, str]:
     """Return a scenario's tables and the name to use for it in messages."""
-    if scenario in scenario_names():
-        file = resources.files("asyncmanifold") / "scenarios" / f"{scenario}.toml"
-        return parse_toml(file.read_text(encoding="utf-8"), f"{scenario}.toml"), f"{scenario}.toml"
-    if not scenario.endswith(".toml"):
-        raise ConfigError(
-            f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(scenario_names())}"
-        )
-    tree = read_toml(scenario)
-    check_keys(tree, (*SECTIONS, *LABELS, "methods"), scenario)
-    return tree, scenario
+    presets = scenario_names()
+    if scenario in presets:
+        where = f"{scenario}.toml"
+        file = resources.files("asyncmanifold") / "scenarios" / where
+        tree = parse_toml(file.read_text(encoding="utf-8"), where)
+    elif scenario.endswith(".toml"):
+        where, tree = scenario, read_toml(scenario)
+    else:
+        raise ConfigError(f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(presets)}")
+    check_keys(tree, (*SECTIONS, *LABELS, "methods"), where)
+    return tree, where
 
 
 def config_tree(config: Config) -> Tree:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from statistics import mean, stdev
 from typing import Any
 
 from asyncmanifold.metrics import first_reaching, gini, theil
 from asyncmanifold.trace import Record
 
 Summary = dict[str, Any]
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and the standard deviation of two values or more."""
+    return mean(values), stdev(values) if len(values) > 1 else None
 
 
 def summarise(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import tomli_w
 
 from asyncmanifold.config import Config, find_key, read_scenario, with_setting
 from asyncmanifold.runs import Key
-from asyncmanifold.summary import Summary
+from asyncmanifold.summary import Summary, mean_and_deviation
 from asyncmanifold.tables import parse_value
 from asyncmanifold.trace import write_atomically, write_json
 
@@ -41,12 +40,8 @@ def score_curves(summaries: Mapping[Key, Summary]) -> Curves:
             found.append(summary["validation"])
     curves: Curves = {}
     for (method, value), found in scores.items():
-        point = {
-            "value": value,
-            "mean": mean(found) if found else None,
-            "sd": stdev(found) if len(found) > 1 else None,
-        }
-        curves.setdefault(method, []).append(point)
+        mean, deviation = mean_and_deviation(found) if found else (None, None)
+        curves.setdefault(method, []).append({"value": value, "mean": mean, "sd": deviation})
     return curves
 
 

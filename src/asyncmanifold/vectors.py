@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -23,6 +23,15 @@ class Buffers(NamedTuple):
     def none(cls) -> Buffers:
         """The buffers of a module that has none."""
         return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+    def named(self, name: str) -> dict[str, Tensor]:
+        """Return both vectors by name, for a file."""
+        return {f"{name}.floats": self.floats, f"{name}.integers": self.integers}
+
+    @classmethod
+    def from_named(cls, name: str, tensors: Mapping[str, Tensor]) -> Buffers:
+        """Return the buffers that ``named`` described."""
+        return cls(tensors[f"{name}.floats"], tensors[f"{name}.integers"])
 
 
 class FlatModel:

@@ -57,8 +57,3 @@ def histogram(values: Sequence[float], low: float, width: float, count: int) -> 
     for value in values:
         counts[min(count - 1, max(0, floor((value - low) / width + 1e-9)))] += 1
     return [number / max(1, len(values)) for number in counts]
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and the standard deviation of two values or more."""
-    return mean(values), stdev(values) if len(values) > 1 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from asyncmanifold.report.curves import Band, Points, band, histogram, mean_and_deviation, thinned
+from asyncmanifold.report.curves import Band, Points, band, histogram, thinned
 from asyncmanifold.report.drawing import (
     WIDTH,
     Figure,
@@ -25,6 +25,7 @@ from asyncmanifold.report.drawing import (
 )
 from asyncmanifold.report.palette import colour_class, dash, marker
 from asyncmanifold.report.runs import Evaluation, Findings, RunData, Step
+from asyncmanifold.summary import mean_and_deviation
 
 LEFT, RIGHT = 46.0, WIDTH - 14.0
 NAMES = 124.0

@@ -107,15 +107,15 @@ class Rejected(Exception):  # noqa: N818 - an outcome, not an error
 
 def state_to_file(state: ServerState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a state as named tensors and plain numbers, for a checkpoint."""
-    tensors = {"theta": state.theta, **_named("buffers", state.buffers)}
+    tensors = {"theta": state.theta, **state.buffers.named("buffers")}
     numbers: dict[str, Any] = {"version": state.version, "updates": state.updates}
     if state.memory is not None:
         tensors["memory"] = state.memory
     if (pending := state.pending) is not None:
-        tensors |= {"pending.step": pending.step, **_named("pending.buffers", pending.buffers)}
+        tensors |= {"pending.step": pending.step, **pending.buffers.named("pending.buffers")}
         numbers["pending"] = [pending.count, pending.weight, pending.fraction]
     if (average := state.average) is not None:
-        tensors |= {"average.theta": average.theta, **_named("average.buffers", average.buffers)}
+        tensors |= {"average.theta": average.theta, **average.buffers.named("average.buffers")}
         numbers["average"] = average.count
     return tensors, numbers
 
@@ -125,25 +125,17 @@ def state_from_file(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Serv
     pending = average = None
     if "pending" in numbers:
         count, weight, fraction = numbers["pending"]
-        buffers = _buffers("pending.buffers", tensors)
+        buffers = Buffers.from_named("pending.buffers", tensors)
         pending = Pending(tensors["pending.step"], count, weight, fraction, buffers)
     if "average" in numbers:
-        buffers = _buffers("average.buffers", tensors)
+        buffers = Buffers.from_named("average.buffers", tensors)
         average = Average(tensors["average.theta"], buffers, numbers["average"])
     return ServerState(
         theta=tensors["theta"],
-        buffers=_buffers("buffers", tensors),
+        buffers=Buffers.from_named("buffers", tensors),
         version=numbers["version"],
         updates=numbers["updates"],
         memory=tensors.get("memory"),
         pending=pending,
         average=average,
     )
-
-
-def _named(name: str, buffers: Buffers) -> dict[str, Tensor]:
-    return {f"{name}.floats": buffers.floats, f"{name}.integers": buffers.integers}
-
-
-def _buffers(name: str, tensors: dict[str, Tensor]) -> Buffers:
-    return Buffers(tensors[f"{name}.floats"], tensors[f"{name}.integers"])

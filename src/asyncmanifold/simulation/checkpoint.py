@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -80,14 +79,9 @@ def _base(version: int, tensors: dict[str, Tensor], simulation: Simulation) -> t
     return _read(f"base.{version}", tensors)
 
 
-def _model(name: str, theta: Tensor, buffers: Buffers) -> dict[str, Any]:
-    return {
-        f"{name}.theta": theta,
-        f"{name}.floats": buffers.floats,
-        f"{name}.integers": buffers.integers,
-    }
+def _model(name: str, theta: Tensor, buffers: Buffers) -> dict[str, Tensor]:
+    return {f"{name}.theta": theta, **buffers.named(name)}
 
 
 def _read(name: str, tensors: dict[str, Tensor]) -> tuple[Tensor, Buffers]:
-    buffers = Buffers(tensors[f"{name}.floats"], tensors[f"{name}.integers"])
-    return tensors[f"{name}.theta"], buffers
+    return tensors[f"{name}.theta"], Buffers.from_named(name, tensors)

@@ -98,7 +98,7 @@ def simulate(
         else:
             executor = ProcessExecutor(workshop, workers, model.size)
         stack.callback(executor.close)
-        _loop(simulation, executor, _Observed(trace, observer), trace, directory, run, observer)
+        _loop(simulation, executor, _Observed(trace, observer), directory, run.checkpoint_seconds)
         return _conclude(simulation, task, run, model, trace, directory, labels)
 
 
@@ -114,14 +114,18 @@ def one_thread() -> Iterator[None]:
 
 
 class _Observed:
-    """A trace that somebody watches."""
+    """A trace that somebody may watch."""
 
     def __init__(self, trace: FileTrace | MemoryTrace, observer: Observer | None) -> None:
-        self._trace = trace
+        self.trace = trace
         self._observer = observer
 
     def write(self, record: Record) -> None:
-        self._trace.write(record)
+        self.trace.write(record)
+        self.tell(record)
+
+    def tell(self, record: Record) -> None:
+        """Say something that is not part of the trace."""
         if self._observer is not None:
             self._observer(record)
 
@@ -130,22 +134,19 @@ def _loop(
     simulation: Simulation,
     executor: Executor,
     observed: _Observed,
-    trace: FileTrace | MemoryTrace,
     directory: RunDirectory | None,
-    run: Run,
-    observer: Observer | None,
+    checkpoint_seconds: float,
 ) -> None:
     """Absorb arrivals until the run is finished, with a checkpoint from time to time and on Ctrl-C."""
 
     def checkpoint() -> None:
-        if directory is None or not isinstance(trace, FileTrace):
+        if directory is None or not isinstance(observed.trace, FileTrace):
             return
         try:
-            save_checkpoint(directory.checkpoint, simulation, trace.position())
+            save_checkpoint(directory.checkpoint, simulation, observed.trace.position())
         except (OSError, SafetensorError) as problem:
             # The last complete checkpoint is still there, and a later one may succeed.
-            if observer is not None:
-                observer({"kind": "warning", "reason": f"checkpoint not written: {problem}"})
+            observed.tell({"kind": "warning", "reason": f"checkpoint not written: {problem}"})
 
     is_settled = False
     saved = perf_counter()
@@ -157,7 +158,7 @@ def _loop(
             is_settled = False
             simulation.advance(arrival, executor, observed)
             is_settled = True
-            if perf_counter() - saved >= run.checkpoint_seconds:
+            if perf_counter() - saved >= checkpoint_seconds:
                 checkpoint()
                 saved = perf_counter()
     except KeyboardInterrupt:
@@ -193,18 +194,17 @@ def _conclude(
 ) -> Result:
     """Judge the best model on every client, write model and summary, and return the final model."""
     per_client = validation = None
+    if task.validation is not None and simulation.best is not None:
+        model.load(simulation.best.theta, simulation.best.buffers)
+        per_client = _client_scores(task, model)
+    model.load(*simulation.state.returned())
     if task.validation is not None:
-        if simulation.best is not None:
-            model.load(simulation.best.theta, simulation.best.buffers)
-            per_client = _client_scores(task, model)
-        model.load(*simulation.state.returned())
         validation = _weighted_mean(_client_scores(task, model), [len(data) for data in task.validation])
     records = list(trace)
     summary = labels | summarise(
         records, metric=task.metric, target=run.target, per_client=per_client, validation=validation
     )
     summary["parameters"] = model.size
-    model.load(*simulation.state.returned())
     if directory is not None:
         metadata = labels | {
             "updates": simulation.state.updates,

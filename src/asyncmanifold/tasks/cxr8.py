@@ -19,7 +19,7 @@ from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import by_group, hold_out
+from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
 from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
 
@@ -70,8 +70,8 @@ class Cxr8:
         weights = {} if self.weights is None else read_weights(self.weights)
         random = derive(seed, Purpose.PARTITION)
         records = _read(self.data, self.conditions)
-        if self.max_examples is not None and self.max_examples < len(records["images"]):
-            kept = np.sort(random.choice(len(records["images"]), self.max_examples, replace=False))
+        kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
+        if len(kept) < len(records["images"]):
             records = {name: record[kept] for name, record in records.items()}
         inputs = torch.from_numpy(shrink(records["images"], self.image_size)).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))

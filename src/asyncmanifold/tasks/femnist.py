@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, by_group, dirichlet
+from asyncmanifold.tasks.partitions import Indices, at_most, by_group, dirichlet
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -65,8 +65,8 @@ class Femnist:
         records = _read(self.data)
         random = derive(seed, Purpose.PARTITION)
         is_test = records["is_test"].astype(bool)
-        trained = _subset(np.flatnonzero(~is_test), self.max_examples, random)
-        tested = _subset(np.flatnonzero(is_test), self.max_test, random)
+        trained = at_most(self.max_examples, np.flatnonzero(~is_test), random)
+        tested = at_most(self.max_test, np.flatnonzero(is_test), random)
         kept = np.concatenate([trained, tested])
         inputs = torch.from_numpy(records["images"][kept]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][kept].astype(np.int64))
@@ -130,10 +130,3 @@ def _read(path: str) -> Records:
     if len(np.unique(records["is_test"])) < 2:
         raise ValueError(f"{path}: record 'is_test' must mark some images, and not all")
     return records
-
-
-def _subset(indices: Indices, most: int | None, random: np.random.Generator) -> Indices:
-    """Return at most ``most`` of the indices, in their order."""
-    if most is None or most >= len(indices):
-        return indices
-    return np.sort(random.choice(indices, most, replace=False))

@@ -16,6 +16,13 @@ _STREAM = 1
 """Keeps the random numbers here apart from those that a task draws under the same seed and purpose."""
 
 
+def at_most(most: int | None, indices: Indices, random: np.random.Generator) -> Indices:
+    """Return a random ``most`` of the indices in ascending order, or all as they are if there are fewer."""
+    if most is None or len(indices) <= most:
+        return indices
+    return np.sort(random.choice(indices, most, replace=False))
+
+
 def dirichlet(
     labels: npt.NDArray[np.integer], clients: int, concentration: float, min_examples: int, seed: int
 ) -> list[Indices]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.partitions import at_most
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.tasks.transformer import CharacterTransformer
 
@@ -94,14 +95,14 @@ class Shakespeare:
         # Training windows are drawn last: max_windows leaves the held-out ones as they are.
         random = derive(seed, Purpose.PARTITION)
         hands = deal(len(titles), self.clients, random)
-        test = _at_most(self.max_test, test, random)
+        test = at_most(self.max_test, test, random)
         most = None if self.max_test is None else max(1, self.max_test // self.clients)
         validation = [
-            _at_most(most, np.concatenate([windows[play].validation for play in hand]), random)
+            at_most(most, np.concatenate([windows[play].validation for play in hand]), random)
             for hand in hands
         ]
         train = [
-            _at_most(self.max_windows, np.concatenate([windows[play].train for play in hand]), random)
+            at_most(self.max_windows, np.concatenate([windows[play].train for play in hand]), random)
             for hand in hands
         ]
 
@@ -279,9 +280,3 @@ def _encode(text: str, path: str) -> tuple[Tensor, str]:
     number_of = np.zeros(max(map(ord, vocabulary), default=0) + 1, dtype=np.uint8)
     number_of[[ord(character) for character in vocabulary]] = np.arange(len(vocabulary))
     return torch.from_numpy(number_of[codes]), vocabulary
-
-
-def _at_most(most: int | None, starts: Starts, random: np.random.Generator) -> Starts:
-    if most is None or len(starts) <= most:
-        return starts
-    return np.sort(random.choice(starts, most, replace=False))
