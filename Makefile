@@ -4,15 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test test-browser lint bench clean
 
 help:  ## what each target does
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[data,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[data,dev,report]'
 	@touch $@
 
 install: $(STAMP)  ## create the environment in .venv
@@ -29,6 +29,13 @@ lint: install
 
 test: lint  ## lint, format check, strict types and all tests
 	$(BIN)/pytest
+
+$(BIN)/playwright: $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	@touch $@
+
+test-browser: $(BIN)/playwright  ## the report's page in a real Chromium
+	$(BIN)/pytest -n 0 tests/browser
 
 bench: install  ## the speed figures, as ratios within one run, into build/bench.json
 	$(BIN)/python benchmarks/bench.py

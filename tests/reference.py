@@ -83,6 +83,8 @@ class ReferenceServer:
     theta: np.ndarray
     correction: str = "tangent"
     threshold: float = 0.0
+    jointly: bool = False
+    step: str = "chord"
     strength: float = 2.0
     adaptive: bool = True
     momentum: float = 0.95
@@ -124,7 +126,7 @@ class ReferenceServer:
         self.penalty = self._penalty(corrected[-1], drift)
         factor = self.staleness(self.version - version)
         self.fraction = min(1.0, self.penalty * share * self.global_lr * factor)
-        self.t = first_crossing(corrected, self.fraction)
+        self.t = self.fraction if self.step == "parameter" else first_crossing(corrected, self.fraction)
         self.updates += 1
         self.held.append((curve_point(corrected, self.t), share))
         if not self.barrier and len(self.held) == self.buffer_size:
@@ -156,6 +158,9 @@ class ReferenceServer:
                 self.mean_square = self.momentum * self.mean_square + (1.0 - self.momentum) * squares
                 strength = self.strength / np.sqrt(self.mean_square + self.epsilon)
             return offsets - strength * offsets**2 * drift
+        if self.jointly:
+            long = self._orthodc(offsets.ravel(), np.tile(drift, len(offsets)))
+            return long.reshape(offsets.shape)
         rules = {"position": self._position, "tangent": self._tangent, "orthodc": self._orthodc}
         return np.stack([rules[self.correction](offset, drift) for offset in offsets])
 

@@ -105,15 +105,38 @@ def test_list_shows_everything_there_is(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert "digits" in listed["scenarios"]
-    assert listed["methods"]["fedgs"]["correction"] == {"name": "orthodc", "threshold": 0.0}
-    assert listed["parts"]["correction"]["orthodc"] == {"threshold": 0.0}
+    assert listed["methods"]["fedgs"]["correction"] == {
+        "name": "orthodc",
+        "threshold": 0.0,
+        "jointly": False,
+    }
+    assert listed["parts"]["correction"]["orthodc"] == {"threshold": 0.0, "jointly": False}
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
     for name in ("digits", "asyncbezier-ed", "delay-compensation", "lognormal"):
         assert name in shown
 
 
+def test_data_prepare_writes_a_file_that_a_scenario_takes(tmp_path, capsys):
+    lines = ["To be, or not to be: that is the question"] * 60
+    speech = {"play": "Hamlet", "speaker": "HAMLET", "lines": lines}
+    source, out = tmp_path / "speeches.jsonl", tmp_path / "plays.jsonl.gz"
+    source.write_text(json.dumps(speech))
+    arguments = ["data", "prepare", "shakespeare", "--source", str(source), "--out", str(out)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out == f"shakespeare: 1 speeches, 1 speakers, 1 plays: {out}\n"
+    assert load_config("shakespeare", data=str(out), settings={"clients": "1"}).build_task().clients
+    assert main([*arguments, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 BAD_CALLS = {
+    "data": "the following arguments are required: COMMAND",
+    "data prepare mnist --source x --out x.npz": "invalid choice: 'mnist'",
+    "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; understood is LEAF's",
+    "data prepare femnist --source . --out x.txt": "x.txt: must end in .npz",
+    "data prepare cxr8 --source setup.cfg": "the following arguments are required: --out",
     "run nowhere": "unknown scenario 'nowhere'",
     "run nowhere.toml": "nowhere.toml: No such file",
     "run digits --method fedmagic": "unknown method 'fedmagic'",

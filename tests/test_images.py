@@ -1,5 +1,6 @@
 """The image tasks: who holds which images, files that are faulty, models, metrics, and short runs."""
 
+import io
 import pickle
 import sys
 import zipfile
@@ -11,7 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from asyncmanifold import LocalTraining, Run, simulate
-from asyncmanifold.tasks.cxr8 import AUPRC, AUROC, Cxr8, make_model, normalised, read_weights, shrink
+from asyncmanifold.tasks import npz
+from asyncmanifold.tasks.cxr8 import AUPRC, AUROC, Cxr8, make_model, metrics_of, normalised, read_weights
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.tasks.femnist import FederatedCNN, Femnist, ink
 from asyncmanifold.tasks.npz import read_npz
@@ -300,22 +302,67 @@ def test_cxr8_without_torchmetrics_names_the_extra(cxr8_file, monkeypatch):
 
 
 def test_ink_is_one_and_background_nothing():
-    stored = torch.tensor([[0, 255, 51]], dtype=torch.uint8)
-    assert torch.allclose(ink(stored), torch.tensor([[1.0, 0.0, 0.8]]))
-    assert stored.tolist() == [[0, 255, 51]]
+    stored = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
+    assert torch.allclose(ink(stored), torch.tensor([[[[1.0, 0.0, 0.8]]]]))
+    assert stored.tolist() == [[[[0, 255, 51]]]]
 
 
 def test_one_channel_becomes_three_normalised_ones():
-    pixel = normalised(torch.full((2, 1, 1, 1), 255, dtype=torch.uint8))[0].flatten()
+    pixel = normalised(1, torch.full((2, 1, 1, 1), 255, dtype=torch.uint8))[0].flatten()
     expected = torch.tensor([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])
     assert torch.allclose(pixel, expected)
 
 
 def test_shrinking_averages_squares():
-    image = np.array([[[0, 4, 255, 255], [2, 3, 255, 255], [1, 1, 0, 0], [1, 2, 0, 1]]], np.uint8)
-    assert shrink(image, 2).tolist() == [[[2, 255], [1, 0]]]
-    assert shrink(np.full((1, 128, 128), 255, np.uint8), 16).min() == 255
-    assert shrink(image, 4) is image
+    image = torch.tensor([[[[0, 4, 255, 255], [2, 3, 255, 255], [1, 1, 0, 0], [1, 2, 0, 1]]]]).byte()
+    small = normalised(2, image)[0, 0] * 0.229 + 0.485
+    assert torch.allclose(small * 255.0, torch.tensor([[2.25, 255.0], [1.25, 0.25]]), atol=1e-4)
+    assert image.dtype == torch.uint8
+
+
+# Files too large to read
+
+
+def test_large_records_are_mapped_and_small_ones_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "MAPPED_BYTES", 2000)
+    images = np.arange(3 * 28 * 28, dtype=np.uint32).astype(np.uint8).reshape(3, 28, 28)
+    path = str(tmp_path / "data.npz")
+    np.savez(path, labels=np.arange(3), images=images, turned=np.asfortranarray(images))
+    records = read_npz(path, ("images", "labels", "turned"))
+    assert isinstance(records["images"], np.memmap)
+    assert not isinstance(records["labels"], np.memmap)
+    for name in ("images", "turned"):
+        assert np.array_equal(records[name], images)
+    records["images"][0] = 7
+    assert np.array_equal(read_npz(path, ("images",))["images"], images)
+
+
+def test_a_mapped_record_of_the_wrong_size_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "MAPPED_BYTES", 100)
+    path = str(tmp_path / "data.npz")
+    whole = io.BytesIO()
+    np.save(whole, np.zeros((3, 28, 28), np.uint8))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", whole.getvalue()[:-5])
+    assert "bytes do not hold uint8 (3, 28, 28)" in refusal(lambda: read_npz(path, ("images",)))
+
+
+def test_objects_are_never_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "MAPPED_BYTES", 100)
+    path = str(tmp_path / "data.npz")
+    np.savez(path, images=np.array([{"a": 1}] * 3, dtype=object))
+    assert "Object arrays cannot be loaded" in refusal(lambda: read_npz(path, ("images",)))
+
+
+def test_the_task_is_the_same_on_a_mapped_file(tmp_path, femnist_file, monkeypatch):
+    monkeypatch.setattr(npz, "MAPPED_BYTES", 2000)
+    mapped = str(tmp_path / "mapped.npz")
+    np.savez(mapped, **femnist_records())
+    pair = [Femnist(data=path, clients=2).build(3) for path in (femnist_file, mapped)]
+    for one, other in zip(*(task.clients for task in pair), strict=True):
+        everything = torch.arange(len(one))
+        pairs = zip(one.batch(everything), other.batch(everything), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 # Models
@@ -328,6 +375,13 @@ def count(model: torch.nn.Module) -> int:
 def test_the_federated_cnn():
     assert count(FederatedCNN(10)) == 1_663_370
     assert FederatedCNN(62)(torch.zeros(2, 1, 28, 28)).shape == (2, 62)
+    assert count(FederatedCNN(62, kernel=3, channels=16, hidden=128)) == 213_630
+
+
+@pytest.mark.parametrize(("width", "parameters"), [("x0.5", 1_366_792), ("x1.0", 2_278_604)])
+def test_the_shufflenets_of_other_widths(width, parameters):
+    """Torchvision's published counts at 1,000 classes."""
+    assert count(ShuffleNet(1000, width)) == parameters
 
 
 def test_the_shufflenet_is_that_of_published_weights():
@@ -429,15 +483,23 @@ def test_other_weights_are_refused(change, problem, tmp_path):
     tensors = ShuffleNet(1).state_dict() | change
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
     with pytest.raises(ValueError, match=rf"^{path}: .*{problem}"):
-        read_weights(path)
+        read_weights(path, "x1.5")
+
+
+def test_weights_of_another_width_are_refused(tmp_path):
+    path = str(tmp_path / "w.safetensors")
+    save_file(ShuffleNet(1, "x0.5").state_dict(), path)
+    with pytest.raises(ValueError, match=r"as in ShuffleNetV2 x1\.5"):
+        read_weights(path, "x1.5")
+    assert len(read_weights(path, "x0.5")) == len(ShuffleNet(1).state_dict()) - 2
 
 
 def test_weights_that_are_no_safetensors_are_one_line(tmp_path):
     path = tmp_path / "w.safetensors"
-    assert refusal(lambda: read_weights(str(path))) == f"{path}: No such file or directory"
+    assert refusal(lambda: read_weights(str(path), "x1.5")) == f"{path}: No such file or directory"
     path.write_bytes(b"nothing of the kind")
-    assert refusal(lambda: read_weights(str(path))) == f"{path}: not a .safetensors file, or cut off"
-    assert "must be a .safetensors file" in refusal(lambda: read_weights("weights.pth"))
+    assert refusal(lambda: read_weights(str(path), "x1.5")) == f"{path}: not a .safetensors file, or cut off"
+    assert "must be a .safetensors file" in refusal(lambda: read_weights("weights.pth", "x1.5"))
 
 
 # Metrics
@@ -464,6 +526,30 @@ def test_auroc_and_auprc_by_hand():
     targets = [[1, 0, 0, 1], [0, 0, 0, 1], [1, 1, 0, 1], [0, 0, 0, 1]]
     assert score(AUROC(), outputs, targets) == pytest.approx((3 / 4 + 0) / 2)
     assert score(AUPRC(), outputs, targets) == pytest.approx(((1 + 2 / 3) / 2 + 1 / 4) / 2)
+
+
+def test_each_condition_is_scored_alone_too():
+    outputs = [[3.0, 0.0], [1.0, 1.0], [2.0, 2.0], [0.0, 3.0]]
+    targets = [[1, 0], [1, 0], [0, 0], [0, 1]]
+    metrics = metrics_of(["Mass", "Nodule"])
+    alone = ["auroc Mass", "auroc Nodule", "auprc Mass", "auprc Nodule"]
+    assert list(metrics) == ["auroc", "auprc", *alone]
+    scores = {name: score(make(), outputs, targets) for name, make in metrics.items()}
+    assert scores["auroc Mass"] == pytest.approx(3 / 4)
+    assert scores["auroc Nodule"] == scores["auprc Nodule"] == 1.0
+    assert scores["auprc Mass"] == pytest.approx((1 + 2 / 3) / 2)
+    assert scores["auroc"] == pytest.approx((3 / 4 + 1) / 2)
+
+
+def test_conditions_have_the_names_of_the_file(tmp_path, cxr8_file):
+    assert list(Cxr8(data=cxr8_file, clients=2, conditions=2).build(0).metrics)[2:] == [
+        *("auroc 1", "auroc 2", "auprc 1", "auprc 2"),
+    ]
+    path = str(tmp_path / "named.npz")
+    np.savez(path, **cxr8_records(), label_names=np.array(["Mass", "Nodule", "Hernia"]))
+    assert list(Cxr8(data=path, clients=2, conditions=2).build(0).metrics)[2:] == [
+        *("auroc Mass", "auroc Nodule", "auprc Mass", "auprc Nodule"),
+    ]
 
 
 @pytest.mark.parametrize("metric", [AUROC, AUPRC])
@@ -513,4 +599,4 @@ def test_tasks_can_be_sent_to_other_processes(femnist_file, cxr8_file):
 
 
 def test_a_model_starts_without_weights():
-    assert count(make_model(8, {})) == 3_503_624 - 992 * 1025
+    assert count(make_model(8, "x1.5", {})) == 3_503_624 - 992 * 1025

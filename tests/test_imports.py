@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "server": {"geometry", "server", "vectors"},
     "tasks": {"tasks", "metrics", "seeding", "vectors"},
     "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
+    "sources": {"sources", "tasks", "trace"},
     "summary": {"metrics", "trace"},
     "compare": {"summary", "trace"},
     "report": {"compare", "report", "server", "summary", "trace"},

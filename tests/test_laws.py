@@ -35,12 +35,13 @@ from asyncmanifold.trace import load_tensors, save_tensors
 from asyncmanifold.vectors import Buffers
 
 PARTS = {
-    "embedding": [Point(), *(Bezier(degree) for degree in range(1, 5))],
+    "embedding": [Point(), *(Bezier(degree) for degree in range(1, 5)), Bezier(2, step="parameter")],
     "correction": [
         *(kind() for kind in CORRECTIONS.values()),
         OrthoDC(-1.0),
         OrthoDC(0.4),
         OrthoDC(1.0),
+        OrthoDC(0.0, jointly=True),
         DelayCompensation(0.5, adaptive=False),
     ],
     "penalty": [

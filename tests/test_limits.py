@@ -197,6 +197,20 @@ def test_what_is_always_projected_does_not_depend_on_position_or_tangent(embeddi
 
 
 @few
+@given(seed=seeds, threshold=st.floats(-1.0, 1.0), staleness=stalenesses)
+def test_one_free_point_is_projected_jointly_as_alone(seed, threshold, staleness):
+    alone, jointly = (OrthoDC(threshold, jointly=joint) for joint in (False, True))
+    assert_same_bits(Method(correction=jointly), Method(correction=alone), seed, staleness=staleness)
+
+
+@few
+@given(seed=seeds, staleness=stalenesses)
+def test_a_straight_line_is_the_same_by_chord_and_by_parameter(seed, staleness):
+    by_chord, by_parameter = (Method(embedding=Bezier(1, step=step)) for step in ("chord", "parameter"))
+    assert_same_bits(by_parameter, by_chord, seed, staleness=staleness)
+
+
+@few
 @given(seeds, st.integers(1, 4))
 def test_always_projecting_leaves_a_step_across_the_drift(seed, staleness):
     random = np.random.default_rng(seed)

@@ -374,6 +374,43 @@ def test_asyncbezier_on_a_straight_curve():
     assert theta == exactly([5.5, 6.0])
 
 
+def test_a_step_by_the_curves_own_parameter():
+    """γ(½) − Θ = v_1/2 + v_2/4 = (3, 0, 0) + (0, 4, 0), though its chord is 5/16 of ‖v_2‖ and not ½."""
+    method = Method(embedding=Bezier(2, step="parameter"))
+    theta, step = moved(method, (6.0, 0.0, 0.0), (0.0, 16.0, 0.0), weight=0.5, state=server(NOW), base=BASE)
+    assert step.t == step.fraction == 0.5
+    assert step.step_norm == exactly(5.0)
+    assert theta == exactly([7.0, 10.0, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("last", "projected", "expected"),
+    [
+        # ⟨v_1, d⟩ = −75 and ⟨v_2, d⟩ = 25, together −50 over 2 · 25: both lose −d.
+        # γ(½) − Θ = (−6, −8, 6)/2 + (6, 8, 16)/4 = (−1.5, −2, 7).
+        ((3.0, 4.0, 16.0), True, [2.5, 4.0, 6.0]),
+        # ⟨v_2, d⟩ = 100: together ahead, and v_1 stays though it points back on its own.
+        # γ(½) − Θ = (−9, −12, 6)/2 + (12, 16, 0)/4 = (−1.5, −2, 3).
+        ((12.0, 16.0, 0.0), False, [2.5, 4.0, 2.0]),
+    ],
+)
+def test_orthodc_over_the_free_points_together(last, projected, expected):
+    method = Method(embedding=Bezier(2, step="parameter"), correction=OrthoDC(0.0, jointly=True))
+    theta, step = moved(method, (-9.0, -12.0, 6.0), last, weight=0.5, state=server(NOW), base=BASE)
+    assert step.projected == [projected, projected]
+    assert theta == exactly(expected)
+
+
+def test_the_joint_threshold_is_a_cosine_of_the_long_vectors():
+    """⟨(v_1, v_2), (d, d)⟩ = −50, over ‖(v_1, v_2)‖ = √(261 + 281) = 23.28 and ‖(d, d)‖ = √50: −0.3037."""
+    for threshold, projected in ((-0.3, True), (-0.31, False)):
+        method = Method(embedding=Bezier(2), correction=OrthoDC(threshold, jointly=True))
+        _, step = moved(
+            method, (-9.0, -12.0, 6.0), (3.0, 4.0, 16.0), weight=0.5, state=server(NOW), base=BASE
+        )
+        assert step.projected == [projected, projected]
+
+
 def test_a_cubic_curve_with_position_correction():
     """Θ^τ − Θ^t = (3, 4); the free points lie at Θ^τ + (8, 0), (0, 0), (0, 64) after v − d.
 
@@ -519,6 +556,14 @@ COMPOSED = {
             "average_from": 3,
             "average_every": 2,
         },
+    ),
+    "cubic-joint": (
+        Method(embedding=Bezier(3), correction=OrthoDC(0.1, jointly=True)),
+        {"correction": "orthodc", "threshold": 0.1, "jointly": True},
+    ),
+    "quadratic-by-parameter": (
+        Method(embedding=Bezier(2, step="parameter"), correction=OrthoDC(0.0), global_lr=2.0),
+        {"correction": "orthodc", "step": "parameter", "global_lr": 2.0},
     ),
     "tangent-averaged": (
         Method(correction=Tangent(), averaging=Averaging(4)),

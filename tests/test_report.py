@@ -174,6 +174,17 @@ def test_the_tables(compared):
     assert r"better & \textbf{85.0$\pm$7.1} &" in (compared / "table.tex").read_text()
 
 
+def test_several_metrics_have_a_table_of_their_own(tmp_path):
+    for method, seed, area in (("better", 0, 0.75), ("better", 1, 0.65), ("worse", 0, 0.5)):
+        write_run(tmp_path / method / str(seed), method, seed)
+        file = tmp_path / method / str(seed) / "summary.json"
+        scores = {"accuracy": 0.6, "auroc <1>": area}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"scores": scores}))
+    page = write_report(tmp_path).read_text()
+    assert '<th scope="row">auroc &lt;1&gt;</th><td><b>70.0±7.1</b></td><td>50.0</td>' in page
+    assert "| auroc <1> | **70.0±7.1** | 50.0 |" in (tmp_path / "table.md").read_text()
+
+
 def test_names_from_files_are_text_and_nothing_else(tmp_path):
     write_run(tmp_path / "a", HOSTILE)
     write_run(tmp_path / "b", "plain")
@@ -184,7 +195,7 @@ def test_names_from_files_are_text_and_nothing_else(tmp_path):
     assert sum(tag == "script" for tag, _ in tags.seen) == 1
     assert not any(tag in ("img", "i") for tag, _ in tags.seen)
     assert "alert('&" not in page.read_text()
-    for file in (tmp_path / "figures").iterdir():
+    for file in (tmp_path / "figures").glob("*.svg"):
         assert re.fullmatch(r"[a-z0-9-]+\.svg", file.name)
         assert not list(ElementTree.parse(file).getroot().iter(f"{SVG}script"))
 
@@ -198,7 +209,7 @@ def test_the_page_needs_nothing_else(compared):
     assert "://" not in text
     assert "@import" not in text
     assert "url(" not in text
-    for file in (compared / "figures").iterdir():
+    for file in (compared / "figures").glob("*.svg"):
         assert re.findall(r"\w+://[^\"]*", file.read_text()) == ["http://www.w3.org/2000/svg"]
 
 

@@ -22,6 +22,8 @@ examples:
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
   asyncmanifold tune digits --method fedasync      its best global learning rate
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
+  asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
+  asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
   asyncmanifold list                               scenarios, methods and their parts
 """
 
@@ -106,10 +108,48 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
     report.set_defaults(command=report_command)
 
+    landscape = commands.add_parser(
+        "landscape", help="draw the loss around one update: the plane of its curve, and along it"
+    )
+    landscape.add_argument("directory", metavar="DIR", type=Path, help="a run")
+    landscape.add_argument(
+        "--update", type=_positive, metavar="N", help="which accepted update (default: one in the middle)"
+    )
+    landscape.add_argument("--grid", type=_positive, default=25, help="points a side (default: %(default)s)")
+    landscape.add_argument(
+        "--examples", type=_positive, default=512, help="most examples for a loss (default: %(default)s)"
+    )
+    landscape.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
+    landscape.add_argument("--data", metavar="PATH", help="the data file, where it is not where it was")
+    landscape.add_argument(
+        "--workers", type=_positive, default=1, help="processes that train (default: %(default)s)"
+    )
+    landscape.add_argument("--quiet", action="store_true", help="show no progress")
+    landscape.set_defaults(command=landscape_command)
+
+    _add_data(commands.add_parser("data", help="turn public data into the files that scenarios read"))
+
     listing = commands.add_parser("list", help="show scenarios, methods and their parts")
     listing.add_argument("--json", action="store_true", help="print JSON for scripts")
     listing.set_defaults(command=list_command)
     return parser
+
+
+def _add_data(data: argparse.ArgumentParser) -> None:
+    actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    prepare = actions.add_parser("prepare", help="write a scenario's data file")
+    prepare.add_argument("dataset", choices=("femnist", "shakespeare", "cxr8"))
+    prepare.add_argument(
+        "--source",
+        required=True,
+        help="LEAF's folder, NIH's folder of PNG files with Data_Entry_2017.csv, a folder of plays as .txt, "
+        "parquet, .npz or .jsonl files, or a set of the Hugging Face Hub such as flwrlabs/femnist",
+    )
+    prepare.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=".npz, or .jsonl(.gz) for shakespeare"
+    )
+    prepare.add_argument("--quiet", action="store_true", help="show no progress")
+    prepare.set_defaults(command=prepare_command)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -219,6 +259,43 @@ def report_command(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     print(f"report: {page}")
+    return 0
+
+
+def landscape_command(options: argparse.Namespace) -> int:
+    """Repeat a run up to one update and write the page about the loss around it."""
+    from asyncmanifold.landscape import LandscapeError, draw_landscape
+
+    try:
+        page = draw_landscape(
+            options.directory,
+            update=options.update,
+            grid=options.grid,
+            examples=options.examples,
+            out=options.out,
+            data=options.data,
+            workers=options.workers,
+            quiet=options.quiet,
+        )
+    except LandscapeError as error:
+        raise UsageError(str(error)) from error
+    if not options.quiet:
+        print(f"landscape: {page}")
+    return 0
+
+
+def prepare_command(options: argparse.Namespace) -> int:
+    """Write a scenario's data file from a public form of the data."""
+    from asyncmanifold.progress import display
+    from asyncmanifold.sources import prepare
+
+    with display(options.dataset, None, quiet=options.quiet, unit="read") as shown:
+        try:
+            line = prepare(options.dataset, options.source, options.out, lambda done, _: shown.show(done))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    if not options.quiet:
+        print(f"{line}: {options.out}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ COLUMNS = (
 
 
 def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
-    """Return, by method, the mean and standard deviation of each column, and how many seeds have it."""
+    """Return, by method, the mean and deviation of each column, and how many seeds have it.
+
+    A task with several metrics has each one's final value too, under ``scores``.
+    """
     by_method: dict[str, list[Summary]] = {}
     for summary in summaries:
         by_method.setdefault(summary["method"], []).append(summary)
@@ -41,11 +44,18 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
     for method, runs in by_method.items():
         row: dict[str, Any] = {"runs": len(runs)}
         for column in COLUMNS:
-            values = [run[column.key] for run in runs if run[column.key] is not None]
-            mean, deviation = mean_and_deviation(values) if values else (None, None)
-            row[column.key] = {"mean": mean, "sd": deviation, "count": len(values)}
+            row[column.key] = _entry([run[column.key] for run in runs])
+        scores = [run.get("scores", {}) for run in runs]
+        names = list(scores[0]) if len(scores[0]) > 1 else []
+        row["scores"] = {name: _entry([found.get(name) for found in scores]) for name in names}
         table[method] = row
     return table
+
+
+def _entry(values: Iterable[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None]
+    mean, deviation = mean_and_deviation(known) if known else (None, None)
+    return {"mean": mean, "sd": deviation, "count": len(known)}
 
 
 def write_table(out: Path, scenario: str, metric: str, table: Mapping[str, Any]) -> None:
@@ -55,8 +65,27 @@ def write_table(out: Path, scenario: str, metric: str, table: Mapping[str, Any])
     lines = [headings, ["---", *["--:"] * len(COLUMNS)]]
     for method, row in table.items():
         lines.append([method, *(cell(column, row, "**{}**", table) for column in COLUMNS)])
-    text = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    text = _markdown(lines)
+    if scores := score_rows(table, "**{}**"):
+        text += "\n" + _markdown([["score %", *table], ["---", *["--:"] * len(table)], *scores])
     write_atomically(out / "table.md", text.encode())
+
+
+def _markdown(lines: Iterable[Sequence[str]]) -> str:
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def score_rows(table: Mapping[str, Any], emphasis: str) -> list[list[str]]:
+    """Return a row for each of several metrics: its name, and each method's final value in percent."""
+    names = dict.fromkeys(name for row in table.values() for name in row["scores"])
+    rows = []
+    for name in names:
+        column = Column(name, name, 100.0, 1, largest_is_best=True)
+        scores = {
+            method: {name: _entry([]), **row["scores"], "runs": row["runs"]} for method, row in table.items()
+        }
+        rows.append([name, *(cell(column, row, emphasis, scores) for row in scores.values())])
+    return rows
 
 
 def cell(column: Column, row: Mapping[str, Any], emphasis: str, table: Mapping[str, Any]) -> str:

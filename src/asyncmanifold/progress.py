@@ -18,18 +18,18 @@ class Display:
     def __exit__(self, *problem: object) -> None:
         return None
 
-    def show(self, done: int, note: str) -> None:
-        """Show that ``done`` updates have been made."""
+    def show(self, done: int, note: str = "") -> None:
+        """Show that so much is done."""
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
 
 
-def display(title: str, total: int, *, quiet: bool) -> Display:
-    """Return the display that fits where standard error goes."""
+def display(title: str, total: int | None, *, quiet: bool, unit: str = "updates") -> Display:
+    """Return the display that fits where standard error goes; ``total`` is None if nobody knows it."""
     if quiet:
         return Display()
-    return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total)
+    return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total, unit)
 
 
 class PlainLines(Display):
@@ -37,18 +37,20 @@ class PlainLines(Display):
 
     INTERVAL = 5.0
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int | None, unit: str) -> None:
         self._title = title
         self._total = total
+        self._unit = unit
         self._pace = _Pace()
         self._printed = perf_counter()
 
-    def show(self, done: int, note: str) -> None:
+    def show(self, done: int, note: str = "") -> None:
         """Print a line if the last one is some seconds old, or this is the end."""
         self._pace.reach(done)
         if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
             self._printed = perf_counter()
-            self.say(f"{self._title}: {done}/{self._total} updates, {note}{self._pace.note(self._total)}")
+            place = f"{done:,}" if self._total is None else f"{done}/{self._total}"
+            self.say(f"{self._title}: {place} {self._unit}, {note}{self._pace.note(self._total)}")
 
     def say(self, line: str) -> None:
         """Print the line."""
@@ -56,9 +58,9 @@ class PlainLines(Display):
 
 
 class LiveBar(Display):
-    """A bar that moves, with updates per second and time left."""
+    """A bar that moves, with the pace and the time left."""
 
-    def __init__(self, title: str, total: int) -> None:
+    def __init__(self, title: str, total: int | None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -67,7 +69,7 @@ class LiveBar(Display):
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
-            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.completed}" if total is None else "{task.completed}/{task.total}"),
             TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
             refresh_per_second=4,
@@ -81,7 +83,7 @@ class LiveBar(Display):
     def __exit__(self, *problem: object) -> None:
         self._progress.stop()
 
-    def show(self, done: int, note: str) -> None:
+    def show(self, done: int, note: str = "") -> None:
         """Move the bar."""
         self._pace.reach(done)
         self._progress.update(self._task, completed=done, note=note + self._pace.note(self._total))
@@ -139,10 +141,11 @@ class _Pace:
         self._rate = made / elapsed if elapsed > 0.02 else 0.0
         self._done = done
 
-    def note(self, total: int) -> str:
+    def note(self, total: int | None) -> str:
         if self._rate == 0.0:
             return "…"
-        return f"{self._rate:.3g}/s, {_clock((total - self._done) / self._rate)} left"
+        left = "" if total is None else f", {_clock((total - self._done) / self._rate)} left"
+        return f"{self._rate:.3g}/s{left}"
 
 
 def _clock(seconds: float) -> str:

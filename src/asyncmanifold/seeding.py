@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     DROP = 6
     MEMBERSHIP = 7
     LAYERS = 8
+    LANDSCAPE = 9
 
 
 def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:

@@ -21,12 +21,12 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
 def summarise(
     trace: Iterable[Record],
     *,
-    metric: str,
+    metrics: Sequence[str],
     target: float | None,
     per_client: Sequence[float | None] | None,
     validation: float | None,
 ) -> Summary:
-    """Return the numbers of a finished run.
+    """Return the numbers of a finished run; the first of ``metrics`` is the one that is reported.
 
     ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
     taken over it. ``validation`` is the final model's score on all of that data.
@@ -43,6 +43,7 @@ def summarise(
             train_seconds += record["train_seconds"]
         elif record["kind"] == "evaluation":
             evaluations.append(record)
+    metric = metrics[0]
     scored = [record for record in evaluations if record[metric] is not None]
     known = [score for score in per_client or [] if score is not None]
 
@@ -56,6 +57,7 @@ def summarise(
         "versions": evaluations[-1]["version"],
         "metric": metric,
         "final": evaluations[-1][metric],
+        "scores": {name: evaluations[-1][name] for name in metrics},
         "validation": validation,
         "best": max((record[metric] for record in scored), default=None),
         "target": target,

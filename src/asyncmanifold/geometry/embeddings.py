@@ -31,7 +31,7 @@ class Embedding:
         return bernstein(self.points, t)[1:]
 
     def parameter(self, gram: Floats, fraction: float) -> float:
-        """Return t*: where the curve's chord has ``fraction`` of the length of the whole chord."""
+        """Return where a step of ``fraction`` ends: its chord is that share of the whole chord."""
         return chord_parameter(gram, fraction)
 
 
@@ -51,18 +51,23 @@ class Bezier(Embedding):
 
     ``interior_start`` says where interior control points begin the curve phase: at the base model, as in
     the paper, or spread evenly on the chord. ``freeze_end`` keeps the end point as the point phase left it.
+    ``step`` says where a step of fraction s ends: where the chord has s times its whole length, or at the
+    curve's own parameter t = s.
     """
 
     degree: int = 2
     _: KW_ONLY
     interior_start: Literal["base", "chord"] = "base"
     freeze_end: bool = False
+    step: Literal["chord", "parameter"] = "chord"
 
     def __post_init__(self) -> None:
         if self.degree < 1:
             raise ValueError(f"Bezier(degree={self.degree}) must be at least 1")
         if self.interior_start not in ("base", "chord"):
             raise ValueError(f"Bezier(interior_start={self.interior_start!r}) must be 'base' or 'chord'")
+        if self.step not in ("chord", "parameter"):
+            raise ValueError(f"Bezier(step={self.step!r}) must be 'chord' or 'parameter'")
 
     @property
     def points(self) -> int:
@@ -73,6 +78,10 @@ class Bezier(Embedding):
     def is_curve(self) -> bool:
         """A curve has a phase of its own in local training."""
         return True
+
+    def parameter(self, gram: Floats, fraction: float) -> float:
+        """Return t* by the chord, or the fraction itself."""
+        return super().parameter(gram, fraction) if self.step == "chord" else fraction
 
 
 EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier}

@@ -10,7 +10,7 @@ from asyncmanifold.report.figures import projected_share
 from asyncmanifold.report.palette import DARK, LIGHT, figure_style
 from asyncmanifold.report.run_figures import run_figures
 from asyncmanifold.report.runs import Findings, RunData
-from asyncmanifold.report.tables import Table, html_table
+from asyncmanifold.report.tables import Table, html_scores, html_table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """What a browser may do with the page: show it, and load nothing."""
@@ -42,7 +42,7 @@ def page(findings: Findings, table: Table, figures: Sequence[Figure]) -> str:
 <h2>Results</h2>
 <div class="scroll">{html_table(table)}</div>
 <p class="caption">{escape(_table_caption(findings)).replace("T_e", "T<sub>e</sub>")}</p>
-</section>
+{_scores(table)}</section>
 <section>
 <h2>Over all runs</h2>
 <p class="hint" hidden>Point at a line to read its values; press a method in a key to hide or show it.</p>
@@ -58,6 +58,16 @@ def page(findings: Findings, table: Table, figures: Sequence[Figure]) -> str:
 </body>
 </html>
 """
+
+
+def _scores(table: Table) -> str:
+    scores = html_scores(table)
+    if not scores:
+        return ""
+    return (
+        f'<h3>All scores</h3>\n<div class="scroll">{scores}</div>\n'
+        '<p class="caption">Of the final model on the test data: mean ± standard deviation over seeds.</p>\n'
+    )
 
 
 def figure_block(figure: Figure) -> str:

@@ -164,7 +164,7 @@ def _checked_summary(summary: Summary) -> Summary:
     for column in COLUMNS:
         _number_or_none(summary[column.key])
     _number_or_none(summary["target"])
-    for score in summary["per_client"] or []:
+    for score in (*(summary["per_client"] or []), *summary.get("scores", {}).values()):
         _number_or_none(score)
     if not isinstance(summary["metric"], str):
         raise ValueError("summary.json: metric must be a name")

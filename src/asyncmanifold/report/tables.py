@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncmanifold.compare import COLUMNS, cell
+from asyncmanifold.compare import COLUMNS, cell, score_rows
 from asyncmanifold.report.drawing import escape
 
 Table = Mapping[str, Mapping[str, Any]]
@@ -33,6 +33,22 @@ def html_table(table: Table) -> str:
     return (
         f'<table>\n<thead><tr><th scope="col">method</th>{headings}<th scope="col">seeds</th></tr></thead>\n'
         f"<tbody>\n{rows}</tbody>\n</table>"
+    )
+
+
+def html_scores(table: Table) -> str:
+    """Return every metric's final values, where there are several metrics."""
+    rows = score_rows(table, "<b>{}</b>" if len(table) > 1 else "{}")
+    if not rows:
+        return ""
+    headings = "".join(f'<th scope="col">{escape(method)}</th>' for method in table)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{text}</td>" for text in cells) + "</tr>\n"
+        for name, *cells in rows
+    )
+    return (
+        f'<table>\n<thead><tr><th scope="col">score %</th>{headings}</tr></thead>\n'
+        f"<tbody>\n{lines}</tbody>\n</table>"
     )
 
 

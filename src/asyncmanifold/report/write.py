@@ -9,6 +9,7 @@ from asyncmanifold.compare import tabulate, write_table
 from asyncmanifold.report.drawing import Figure, standalone_svg
 from asyncmanifold.report.figures import comparison_figures
 from asyncmanifold.report.page import page
+from asyncmanifold.report.png import write_pngs
 from asyncmanifold.report.run_figures import run_figures
 from asyncmanifold.report.runs import Findings, find_runs
 from asyncmanifold.report.tables import latex_table
@@ -19,8 +20,9 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     """Write the report about every finished run in ``directory`` or below it; return the page's path.
 
     ``out`` is the folder to write to, ``directory`` itself if None: report.html, table.md, table.tex,
-    compare.json and figures/*.svg. Runs that are unfinished or broken are named in the page and left out;
-    a ValueError says that none is finished.
+    compare.json and figures/*.svg, those over all runs also as .png where the ``report`` extra is installed.
+    Runs that are unfinished or broken are named in the page and left out; a ValueError says that none is
+    finished.
     """
     findings = find_runs(directory)
     if not findings.runs:
@@ -36,6 +38,7 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     for name, figure in (named_figures(findings, figures)).items():
         _write(out / "figures" / f"{name}.svg", standalone_svg(figure))
     _write(out / "report.html", page(findings, table, figures))
+    write_pngs(out / "figures", figures)  # not each run's own: that would take many seconds
     return out / "report.html"
 
 

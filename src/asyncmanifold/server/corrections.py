@@ -26,6 +26,13 @@ def cosines(gram: Floats) -> Floats:
     return clipped
 
 
+def joint_cosine(gram: Floats) -> float:
+    """Return the cosine of (v_1 … v_n) to (d … d); 0 where one is zero."""
+    squares = np.clip(np.diag(gram), 0.0, None)
+    product = float(np.sqrt(squares[:-1].sum() * squares[-1] * (len(gram) - 1)))
+    return float(np.clip(gram[:-1, -1].sum() / product, -1.0, 1.0)) if product > 0.0 else 0.0
+
+
 @dataclass(frozen=True)
 class Correction:
     """Leaves every offset as it is. Subclasses override what they change."""
@@ -72,11 +79,14 @@ class OrthoDC(Correction):
 
     A threshold of 1 always projects, 0 is gradient surgery, −1 projects only what points straight back
     (to within 1e-6, about what single precision can tell).
-    Differs from the paper: applied control point by control point, because the joint form would move the
-    fixed first one.
+    Differs from the paper, whose form over all control points would move the fixed first one: applied
+    control point by control point, or ``jointly`` to the free ones as one long vector (v_1 … v_n), whose
+    drift is (d … d).
     """
 
     threshold: float = 0.0
+    _: KW_ONLY
+    jointly: bool = False
 
     def __post_init__(self) -> None:
         if not -1.0 <= self.threshold <= 1.0:
@@ -84,16 +94,21 @@ class OrthoDC(Correction):
 
     def projected(self, gram: Floats) -> list[bool]:
         """Return where the cosine to the drift is at most the threshold."""
+        points = len(gram) - 1
         if gram[-1, -1] <= 0.0:
-            return [False] * (len(gram) - 1)
-        return [bool(c) for c in cosines(gram) <= self.threshold + 1e-6]
+            return [False] * points
+        angles = np.full(points, joint_cosine(gram)) if self.jointly else cosines(gram)
+        return [bool(c) for c in angles <= self.threshold + 1e-6]
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""
         matrix = super().coefficients(gram)
+        along = gram[:-1, -1]
+        if self.jointly:
+            along = np.full_like(along, along.mean())
         for k, projects in enumerate(self.projected(gram)):
             if projects:
-                matrix[k, -1] = -gram[k, -1] / gram[-1, -1]
+                matrix[k, -1] = -along[k] / gram[-1, -1]
         return matrix
 
 

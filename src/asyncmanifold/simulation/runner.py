@@ -202,7 +202,11 @@ def _conclude(
         validation = _weighted_mean(_client_scores(task, model), [len(data) for data in task.validation])
     records = list(trace)
     summary = labels | summarise(
-        records, metric=task.metric, target=run.target, per_client=per_client, validation=validation
+        records,
+        metrics=list(task.metrics),
+        target=run.target,
+        per_client=per_client,
+        validation=validation,
     )
     summary["parameters"] = model.size
     if directory is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
-from asyncmanifold.tasks.shufflenet import ShuffleNet
+from asyncmanifold.tasks.shufflenet import CHANNELS, ShuffleNet
 from asyncmanifold.tasks.task import Task
 
 STORED_SIZE = 128
@@ -43,6 +44,8 @@ class Cxr8:
     """The first so many columns of the labels."""
     image_size: int = STORED_SIZE
     """Smaller images are averages of squares."""
+    width: Literal["x0.5", "x1.0", "x1.5"] = "x1.5"
+    """Of the ShuffleNet, as published."""
     max_examples: int | None = None
     """Use a random subset of this size, the test set included."""
     test_fraction: float = 0.2
@@ -55,6 +58,8 @@ class Cxr8:
         if self.image_size not in IMAGE_SIZES:
             allowed = ", ".join(str(size) for size in IMAGE_SIZES)
             raise ValueError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
+        if self.width not in CHANNELS:
+            raise ValueError(f"Cxr8(width={self.width!r}) must be one of {', '.join(CHANNELS)}")
         if self.max_examples is not None and self.max_examples < 1:
             raise ValueError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
         for name in ("test_fraction", "validation_fraction"):
@@ -67,19 +72,18 @@ class Cxr8:
             raise ValueError("cxr8 needs a data file: give --data PATH")
         if find_spec("torchmetrics") is None:
             raise ValueError("cxr8 needs the extra 'data': pip install 'asyncmanifold[data]'")
-        weights = {} if self.weights is None else read_weights(self.weights)
+        weights = {} if self.weights is None else read_weights(self.weights, self.width)
         random = derive(seed, Purpose.PARTITION)
         records = _read(self.data, self.conditions)
         kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
-        if len(kept) < len(records["images"]):
-            records = {name: record[kept] for name, record in records.items()}
-        inputs = torch.from_numpy(shrink(records["images"], self.image_size)).unsqueeze(1)
+        inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
 
         def data_of(rows: npt.NDArray[np.int64]) -> TensorData:
-            return TensorData(inputs, targets, torch.from_numpy(rows), normalised)
+            return TensorData(inputs, targets, torch.from_numpy(kept[rows]), prepare)
 
-        patients = records["patient_id"]
+        prepare = partial(normalised, self.image_size)
+        patients = records["patient_id"][kept]
         tested, rest = hold_out(patients, self.test_fraction, random)
         train, validation = [], []
         for client, part in enumerate(by_group(patients[rest], self.clients, seed)):
@@ -93,23 +97,23 @@ class Cxr8:
             train.append(data_of(rows[trained]))
             validation.append(data_of(rows[held_out]))
         return Task(
-            model=partial(make_model, self.conditions, weights),
+            model=partial(make_model, self.conditions, self.width, weights),
             loss=nn.functional.binary_cross_entropy_with_logits,
             clients=train,
             validation=validation,
             test=data_of(tested),
-            metrics=METRICS,
+            metrics=metrics_of(condition_names(self.data, self.conditions)),
         )
 
 
-def make_model(conditions: int, weights: dict[str, Tensor]) -> ShuffleNet:
+def make_model(conditions: int, width: str, weights: dict[str, Tensor]) -> ShuffleNet:
     """Return a ShuffleNet that starts from ``weights``, if there are any, but for its last layer."""
-    model = ShuffleNet(conditions)
+    model = ShuffleNet(conditions, width)
     model.load_state_dict(model.state_dict() | weights)
     return model
 
 
-def read_weights(path: str) -> dict[str, Tensor]:
+def read_weights(path: str, width: str) -> dict[str, Tensor]:
     """Return published weights without the last layer; any fault is a ``ValueError`` of one line."""
     if not path.endswith(".safetensors"):
         raise ValueError(f"{path}: weights must be a .safetensors file (a .pth file has to be converted)")
@@ -121,51 +125,43 @@ def read_weights(path: str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"{path}: not a .safetensors file, or cut off") from error
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
-    for name, own in ShuffleNet(1).state_dict().items():
+    expected = ShuffleNet(1, width).state_dict()
+    for name, own in expected.items():
         if name.startswith("fc.") or (name.endswith("num_batches_tracked") and name not in body):
             continue
         if name not in body:
-            raise ValueError(f"{path}: no tensor {name!r}, must be weights of ShuffleNetV2 ×1.5")
+            raise ValueError(f"{path}: no tensor {name!r}, must be weights of ShuffleNetV2 {width}")
         if body[name].shape != own.shape:
             shapes = f"{tuple(body[name].shape)}, must be {tuple(own.shape)}"
-            raise ValueError(f"{path}: tensor {name!r} is {shapes} as in ShuffleNetV2 ×1.5")
-    if unknown := sorted(body.keys() - ShuffleNet(1).state_dict().keys()):
-        raise ValueError(f"{path}: tensor {unknown[0]!r} is not one of ShuffleNetV2 ×1.5")
+            raise ValueError(f"{path}: tensor {name!r} is {shapes} as in ShuffleNetV2 {width}")
+    if unknown := sorted(body.keys() - expected.keys()):
+        raise ValueError(f"{path}: tensor {unknown[0]!r} is not one of ShuffleNetV2 {width}")
     return body
 
 
-def shrink(images: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-    """Return square images of a smaller size, each pixel the rounded average of a square."""
-    factor = images.shape[1] // size
-    if factor == 1:
-        return images
-    total = np.full((len(images), size, size), factor**2 // 2, dtype=np.uint16)
-    for row in range(factor):
-        for column in range(factor):
-            total += images[:, row::factor, column::factor]
-    total //= factor**2
-    return total.astype(np.uint8)
-
-
-def normalised(images: Tensor) -> Tensor:
-    """Return bytes of one channel as three, with ImageNet's mean and deviation."""
-    return images.to(torch.float32).div_(255.0).sub(MEAN).div_(DEVIATION)
+def normalised(size: int, images: Tensor) -> Tensor:
+    """Return bytes of one channel as three, with ImageNet's mean and deviation, averaged to ``size``."""
+    values = images.to(torch.float32).div_(255.0)
+    if (factor := images.shape[-1] // size) > 1:
+        values = nn.functional.avg_pool2d(values, factor)
+    return values.sub(MEAN).div_(DEVIATION)
 
 
 class _OverConditions:
-    """A score of one condition, averaged over the conditions that occur and do not always occur.
+    """A score of one condition, or its average over the conditions that occur and do not always occur.
 
     Not a number where there is no such condition, or where an output is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, condition: int | None = None) -> None:
+        self._chosen = slice(None) if condition is None else slice(condition, condition + 1)
         self._outputs: list[Tensor] = []
         self._targets: list[Tensor] = []
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Take in a batch of logits and of zeros and ones, (N, conditions) each."""
-        self._outputs.append(outputs.detach().to(torch.float64))
-        self._targets.append(targets.to(torch.int64))
+        self._outputs.append(outputs[:, self._chosen].detach().to(torch.float64))
+        self._targets.append(targets[:, self._chosen].to(torch.int64))
 
     def compute(self) -> float:
         """Return the average over conditions so far."""
@@ -200,7 +196,21 @@ class AUPRC(_OverConditions):
         return float(binary_average_precision(chances, found))
 
 
-METRICS: dict[str, Callable[[], Metric]] = {"auroc": AUROC, "auprc": AUPRC}
+def metrics_of(conditions: Sequence[str]) -> dict[str, Callable[[], Metric]]:
+    """Return both metrics over all conditions, and for each condition alone."""
+    metrics: dict[str, Callable[[], Metric]] = {"auroc": AUROC, "auprc": AUPRC}
+    for name, kind in (("auroc", AUROC), ("auprc", AUPRC)):
+        metrics |= {f"{name} {condition}": partial(kind, i) for i, condition in enumerate(conditions)}
+    return metrics
+
+
+def condition_names(path: str, conditions: int) -> list[str]:
+    """Return what the file calls the conditions, else their numbers."""
+    try:
+        names = read_npz(path, ("label_names",))["label_names"]
+    except ValueError:
+        return [str(number) for number in range(1, conditions + 1)]
+    return [str(name) for name in names[:conditions]]
 
 
 def _read(path: str, conditions: int) -> Records:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
 Records = dict[str, npt.NDArray[Any]]
+MAPPED_BYTES = 1 << 26
+"""Arrays from this size on are mapped; smaller ones are read and their checksum is verified."""
+LENGTHS_OFFSET = 26
+"""Where a zip file's local header says how long the rest of it is."""
 
 
 def read_npz(path: str, names: Sequence[str]) -> Records:
     """Return the named arrays of a file; any fault is a ``ValueError`` of one line.
 
-    The arrays must have a row for each example, so all have the same length. Others are not read.
+    The arrays must have a row for each example, so all have the same length. Others are not read. What is
+    large and not compressed is mapped into memory: a row is read when it is used.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -39,7 +47,10 @@ def _read(archive: zipfile.ZipFile, name: str, path: str) -> npt.NDArray[Any]:
         present = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
         raise ValueError(f"{path}: no record {name!r} (there are: {present or 'none'})")
     try:
-        with archive.open(f"{name}.npy") as file:
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as file:
+            if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
+                return _mapped(file, member, path)
             record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
             return record
     except (
@@ -48,6 +59,29 @@ def _read(archive: zipfile.ZipFile, name: str, path: str) -> npt.NDArray[Any]:
     ) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: record {name!r} cannot be read: {reason}") from error
+
+
+def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return an array's shape, whether it is in Fortran's order, and its type; the data follows."""
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read(file)
+    return shape, is_fortran, dtype
+
+
+def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[Any]:
+    """Return an array that is part of a file; writing to it does not change the file."""
+    shape, is_fortran, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded")
+    if file.tell() + dtype.itemsize * prod(shape) != member.file_size:
+        raise ValueError(f"{member.file_size} bytes do not hold {dtype} {shape}")
+    with Path(path).open("rb") as archive:
+        archive.seek(member.header_offset + LENGTHS_OFFSET)
+        name_length, extra_length = struct.unpack("<HH", archive.read(4))
+    start = member.header_offset + LENGTHS_OFFSET + 4 + name_length + extra_length
+    order: Literal["F", "C"] = "F" if is_fortran else "C"
+    return np.memmap(path, dtype, "c", start + file.tell(), shape, order)
 
 
 def check_images(path: str, images: npt.NDArray[Any], size: int) -> None:

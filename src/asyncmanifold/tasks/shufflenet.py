@@ -1,23 +1,24 @@
-"""ShuffleNetV2 ×1.5 (Ma et al. 2018), with the names that published ImageNet weights use."""
+"""ShuffleNetV2 (Ma et al. 2018), with the names that published ImageNet weights use."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-STAGES = ((176, 4), (352, 8), (704, 4))
-"""Channels and blocks of stages 2, 3 and 4."""
+CHANNELS = {"x0.5": (48, 96, 192), "x1.0": (116, 232, 464), "x1.5": (176, 352, 704)}
+"""Of stages 2, 3 and 4, by the published widths."""
+BLOCKS = (4, 8, 4)
 
 
 class ShuffleNet(nn.Module):
-    """ShuffleNetV2 ×1.5: 3,503,624 parameters at 1,000 classes; the state dict is torchvision's."""
+    """ShuffleNetV2, 3,503,624 parameters at ×1.5 and 1,000 classes; the state dict is torchvision's."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, width: str = "x1.5") -> None:
         super().__init__()
         self.conv1 = nn.Sequential(*_convolution(3, 24, size=3, stride=2), nn.ReLU(inplace=True))
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         stages, channels = [], 24
-        for wider, blocks in STAGES:
+        for wider, blocks in zip(CHANNELS[width], BLOCKS, strict=True):
             halving = Block(channels, wider, stride=2)
             stages.append(nn.Sequential(halving, *(Block(wider, wider) for _ in range(blocks - 1))))
             channels = wider

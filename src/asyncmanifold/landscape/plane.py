@@ -1,0 +1,141 @@
+"""A plane through three models, a curve from one model to another, and the loss of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncmanifold.geometry.embeddings import Embedding
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.data import Data
+from asyncmanifold.tasks.partitions import at_most
+from asyncmanifold.tasks.task import Task
+from asyncmanifold.vectors import Buffers, FlatModel
+
+BATCH = 512
+STRAIGHT = 1e-4
+"""A third point nearer than this to the line through the other two, in chords, makes no plane."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A plane with orthogonal axes, measured in chords: its origin is (0, 0), the chord's end (1, 0)."""
+
+    origin: Tensor
+    chord: Tensor
+    """From the origin to the end."""
+    across: Tensor
+    """Orthogonal to the chord, and as long."""
+    unit: float
+    """The chord's length."""
+
+    @classmethod
+    def through(cls, origin: Tensor, chord: Tensor, others: Iterable[Tensor]) -> Plane | None:
+        """Return the plane through an origin, a chord's end and the first other offset that is off the line.
+
+        That one lies above the chord. None where no plane is determined.
+        """
+        unit = _length(chord)
+        for other in others if unit > 0.0 else ():
+            aside = torch.add(other, chord, alpha=-_dot(other, chord) / unit**2)
+            if (height := _length(aside)) > STRAIGHT * unit:
+                return cls(origin, chord, aside * (unit / height), unit)
+        return None
+
+    def at(self, x: float, y: float) -> Tensor:
+        """Return the model at a place."""
+        return torch.add(self.origin, self.chord, alpha=x).add_(self.across, alpha=y)
+
+    def place(self, theta: Tensor) -> tuple[float, float, float]:
+        """Return where a model is projected to, and how far from the plane it lies, in chords."""
+        offset = theta - self.origin
+        x, y = (_dot(offset, axis) / self.unit**2 for axis in (self.chord, self.across))
+        return x, y, _length(theta - self.at(x, y)) / self.unit
+
+
+@dataclass(frozen=True)
+class Route:
+    """A learned curve from a model, and the chord beside it."""
+
+    origin: Tensor
+    offsets: Tensor
+    embedding: Embedding
+
+    def curve(self, t: float) -> Tensor:
+        """Return γ(t)."""
+        theta = self.origin.clone()
+        for weight, offset in zip(self.embedding.weights(t), self.offsets, strict=True):
+            theta.add_(offset, alpha=weight)
+        return theta
+
+    def chord(self, share: float) -> Tensor:
+        """Return the point of the chord with this share of its length."""
+        return torch.add(self.origin, self.offsets[-1], alpha=share)
+
+
+Sample = list[tuple[Any, Any, int]]
+"""Examples in batches: inputs, targets, count."""
+
+
+def draw_sample(data: Data, most: int, seed: int) -> Sample:
+    """Return at most ``most`` examples, drawn by the seed."""
+    chosen = at_most(most, np.arange(len(data)), derive(seed, Purpose.LANDSCAPE))
+    parts = torch.split(torch.from_numpy(chosen), BATCH)
+    return [(*data.batch(indices), len(indices)) for indices in parts]
+
+
+def sample_size(sample: Sample) -> int:
+    """Return the number of examples."""
+    return sum(count for _, _, count in sample)
+
+
+class Probe:
+    """The task's mean loss of any model, in evaluation mode; ``on_loss`` is called for each one computed."""
+
+    def __init__(self, task: Task, seed: int, on_loss: Callable[[], None]) -> None:
+        self._task = task
+        self._model = FlatModel(task.build_model(seed))
+        self._model.module.eval()
+        self._on_loss = on_loss
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether the model has more than parameters, such as BatchNorm's statistics."""
+        return any(part.numel() for part in self._model.read_buffers())
+
+    def loss(self, theta: Tensor, buffers: Buffers, sample: Sample) -> float | None:
+        """Return the mean loss, None where it is not a number."""
+        self._model.load(theta, buffers)
+        total = 0.0
+        with torch.no_grad():
+            for inputs, targets, count in sample:
+                total += self._task.loss(self._model.module(inputs), targets).item() * count
+        self._on_loss()
+        mean = total / sample_size(sample)
+        return mean if isfinite(mean) else None
+
+
+def square_around(places: Sequence[tuple[float, float]], margin: float = 0.3) -> tuple[float, float, float]:
+    """Return the left and lower edge and the side of a square around places, with room on every side."""
+    lows, highs = (
+        [min(axis) for axis in zip(*places, strict=True)],
+        [max(a) for a in zip(*places, strict=True)],
+    )
+    extent = max(high - low for low, high in zip(lows, highs, strict=True))
+    side = extent * (1.0 + 2.0 * margin)
+    left, low = ((low + high - side) / 2.0 for low, high in zip(lows, highs, strict=True))
+    return left, low, side
+
+
+def _dot(one: Tensor, other: Tensor) -> float:
+    return torch.dot(one.double(), other.double()).item()
+
+
+def _length(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

@@ -1,0 +1,442 @@
+"""The loss around one update: planes with contours, the loss along the curve, and a page of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from asyncmanifold.report.assets import SCRIPT, STYLE
+from asyncmanifold.report.contours import Place, contour, levels
+from asyncmanifold.report.drawing import (
+    WIDTH,
+    Figure,
+    Plot,
+    Scale,
+    axes,
+    escape,
+    legend,
+    number,
+    path,
+    polyline,
+    scale,
+    standalone_svg,
+    text,
+)
+from asyncmanifold.report.page import POLICY, figure_block
+from asyncmanifold.report.palette import DARK, LIGHT, colour_class, dash, figure_style, marker
+from asyncmanifold.report.png import write_pngs
+from asyncmanifold.trace import write_atomically, write_json
+
+LEFT, RIGHT = 46.0, WIDTH - 14.0
+COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")
+"""Viridis, from low loss to high: it rises in lightness, so it reads in grey and for any colour vision. Marks
+on it are white with a dark edge, on a light page and on a dark one."""
+CURVE, CHORD = 0, 1
+"""The series of the profiles."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A model's place on a plane, in chords, and its loss."""
+
+    name: str
+    x: float
+    y: float
+    off_plane: float
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where the server stopped: t* on the curve, and the share of the chord that reaches as far."""
+
+    t: float
+    share: float
+    curve_loss: float | None
+    chord_loss: float | None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A plane with one kind of loss on it, and that loss along the curve and the chord.
+
+    Places are in chords: the origin of the curve is (0, 0), its end (1, 0). A loss that is not a number is
+    None.
+    """
+
+    view: str
+    """``client``: the curve as learned, from Θ^t; ``server``: as corrected, from Θ^τ."""
+    data: str
+    """``train``: the client's training data; ``test``: the global test data."""
+    unit: float
+    """The chord's length in parameter space."""
+    xs: list[float]
+    ys: list[float]
+    losses: list[list[float | None]]
+    """Row by row, a row for each y."""
+    marks: list[Mark]
+    curve: list[Place]
+    """Empty for a straight update."""
+    off_plane: float
+    """How far the curve leaves the plane, in chords."""
+    ts: list[float]
+    curve_losses: list[float | None]
+    chord_losses: list[float | None]
+    stop: Stop
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Everything that the page shows."""
+
+    scenario: str
+    method: str
+    seed: int
+    update: int
+    client: int
+    base_version: int
+    """t."""
+    version: int
+    """τ."""
+    t: float
+    fraction: float
+    degree: int
+    is_buffered: bool
+    """Whether the server holds steps back and applies several at once."""
+    has_buffers: bool
+    """Whether the model has running statistics."""
+    train_examples: tuple[int, int]
+    """Used, of all."""
+    test_examples: tuple[int, int]
+    parameters: int
+    torch: str
+    differs: bool
+    """Whether the repeated run differs from the recorded one."""
+    scenes: list[Scene]
+
+
+def write_landscape(landscape: Landscape, out: Path) -> Path:
+    """Write landscape.html, landscape.json and the figures; return the page's path."""
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    write_json(out / "landscape.json", asdict(landscape))
+    figures = landscape_figures(landscape)
+    for figure in figures:
+        write_atomically(out / "figures" / f"{figure.name}.svg", standalone_svg(figure).encode())
+    write_pngs(out / "figures", figures)
+    write_atomically(out / "landscape.html", landscape_page(landscape, figures).encode())
+    return out / "landscape.html"
+
+
+def landscape_figures(landscape: Landscape) -> list[Figure]:
+    """Return the planes and the profiles: the client's side by side, then the server's."""
+    client = [scene for scene in landscape.scenes if scene.view == "client"]
+    server = [scene for scene in landscape.scenes if scene.view == "server"]
+    return [
+        draw(landscape, scene)
+        for scenes in (client, server)
+        for draw in (plane_figure, profile_figure)
+        for scene in scenes
+    ]
+
+
+def landscape_page(landscape: Landscape, figures: Sequence[Figure]) -> str:
+    """Return the whole HTML text."""
+    title = escape(f"Loss landscape · {landscape.scenario} · {landscape.method}")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{STYLE}{figure_style(LIGHT)}@media screen and (prefers-color-scheme: dark) {{
+{figure_style(DARK)}}}
+sup {{ line-height: 0; }}
+</style>
+</head>
+<body>
+<header><h1>{title}</h1>
+<p>{escape(_overview(landscape))}</p></header>
+<main>
+{_warning(landscape)}<div class="figures">
+{_raised("".join(figure_block(figure) for figure in figures))}</div>
+<section>
+<h2>Losses</h2>
+<div class="scroll">{_loss_table(landscape)}</div>
+<p class="caption">{_raised(escape(_table_caption(landscape)))}</p>
+</section>
+</main>
+<script>
+{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
+    """Return a plane with the loss as filled contours, and the curve, the chord and the models on it."""
+    plot = Plot(Scale(scene.xs[0], scene.xs[-1], LEFT, RIGHT), Scale(scene.ys[0], scene.ys[-1], 426.0, 26.0))
+    steps = levels(scene.losses, len(COLOURS) - 1)
+    chord = [(0.0, 0.0), (1.0, 0.0)]
+    parts = [
+        axes(plot, "along the chord (in chords)", "across"),
+        _map(plot, scene, steps),
+        _line(plot, chord, "6 4"),
+        _line(plot, scene.curve, "") if scene.curve else "",
+        *(_mark(plot, mark) for mark in _drawn_last(scene.marks)),
+        _colour_key(steps, 474.0),
+    ]
+    place, data = _words(scene)
+    name = f"landscape-plane-{scene.view}-{scene.data}"
+    return Figure(name, f"{place}: {data}", _plane_caption(landscape, scene), "".join(parts), 512.0)
+
+
+def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
+    """Return the loss along the curve and along the chord."""
+    series = [(CURVE, "curve", scene.curve_losses), (CHORD, "chord", scene.chord_losses)]
+    known = [loss for _, _, losses in series for loss in losses if loss is not None]
+    plot = Plot(Scale(0.0, 1.0, LEFT, RIGHT), scale(known, 270.0, 26.0))
+    parts = [axes(plot, "t", "loss")]
+    x = number(plot.x(min(1.0, scene.stop.t)))
+    parts.append(path(f"M{x} 270V26", "target"))
+    parts.extend(_profile(plot, scene, *entry) for entry in series)
+    parts.append(_stop_label(plot, scene))
+    key, height = legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
+    scales = ",".join(repr(v) for s in (plot.x, plot.y) for v in (s.low, s.high, s.start, s.end))
+    body = f'<g class="lines" data-scales="{scales}">' + "".join(parts) + "</g>" + key
+    place, data = _words(scene)
+    name = f"landscape-profile-{scene.view}-{scene.data}"
+    caption = _profile_caption(landscape, scene)
+    return Figure(name, f"{place}: {data} against t", caption, body, 312.0 + height)
+
+
+def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
+    """Return filled bands, each painted over the ones below it, with thin lines between."""
+    left, top = number(LEFT), number(plot.y.end)
+    size = f'width="{number(RIGHT - LEFT)}" height="{number(plot.y.start - plot.y.end)}"'
+    known = any(loss is not None for row in scene.losses for loss in row)
+    parts = [f'<rect x="{left}" y="{top}" {size} fill="{COLOURS[0]}"/>'] if known else []
+    lines: list[str] = []
+    for level, colour in zip(steps, COLOURS[1:], strict=False):
+        found = contour(scene.xs, scene.ys, scene.losses, level)
+        d = "".join(polyline([plot.place(*p) for p in area]) + "z" for area in found.areas)
+        parts.append(f'<path fill="{colour}" stroke="{colour}" stroke-width=".7" d="{d}"/>')
+        lines.extend(polyline([plot.place(*end) for end in edge]) for edge in found.edges)
+    thin = 'fill="none" stroke="#fff" stroke-opacity=".45" stroke-width=".8" stroke-linecap="round"'
+    parts.append(f'<path {thin} d="{"".join(lines)}"/>' if lines else "")
+    return "".join(parts)
+
+
+def _line(plot: Plot, places: Sequence[Place], pattern: str) -> str:
+    """Return a white line with a dark edge."""
+    d = polyline([plot.place(*place) for place in places])
+    dashes = f' stroke-dasharray="{pattern}"' if pattern else ""
+    return (
+        f'<path fill="none" stroke="#000" stroke-opacity=".65" stroke-width="4.6" d="{d}"{dashes}/>'
+        f'<path fill="none" stroke="#fff" stroke-width="2.4" d="{d}"{dashes}/>'
+    )
+
+
+def _mark(plot: Plot, mark: Mark) -> str:
+    """Return a model's marker and name; white with a dark edge reads on every colour of the map."""
+    x, y = plot.x(mark.x), plot.y(mark.y)
+    shape = marker(_shape(mark.name), number(x), number(y))
+    loss = "not a number" if mark.loss is None else f"{mark.loss:.4g}"
+    return (
+        f"<g><title>{escape(mark.name.replace('^', ''))}: loss {loss}</title>"
+        f'<path fill="#fff" stroke="#000" stroke-width="1.6" d="{shape}"/>{_label(x, y, mark)}</g>'
+    )
+
+
+def _label(x: float, y: float, mark: Mark) -> str:
+    """Return a mark's name; the origin's stands below it, out of the way of a short step's end."""
+    is_origin = (mark.x, mark.y) == (0.0, 0.0) and mark.name.startswith("Θ")
+    anchor, aside = ("end", -8.0) if is_origin or x > RIGHT - 50 else ("start", 8.0)
+    style = "fill:#000;paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-linejoin:round;font-weight:600"
+    name, _, power = mark.name.partition("^")
+    raised = f'<tspan dy="-5" font-size="10">{escape(power)}</tspan>' if power else ""
+    place = f'x="{number(x + aside)}" y="{number(y + (18.0 if is_origin else -8.0))}"'
+    return f'<text {place} text-anchor="{anchor}" style="{style}">{escape(name)}{raised}</text>'
+
+
+def _shape(name: str) -> int:
+    """Return a model's marker: round for the server's, square for control points, a diamond for the stop."""
+    if name in ("Θ^τ+1", "stop"):
+        return 3
+    return 0 if name.startswith("Θ") else 1
+
+
+def _drawn_last(marks: Sequence[Mark]) -> list[Mark]:
+    """Return the marks with the server's stop on top."""
+    return sorted(marks, key=lambda mark: _shape(mark.name) == 3)
+
+
+def _colour_key(steps: Sequence[float], top: float) -> str:
+    """Return the colours with the losses between them."""
+    width = (RIGHT - LEFT) / len(COLOURS)
+    parts = [text(6, top + 10, "loss", kind="small")]
+    for place, colour in enumerate(COLOURS[: len(steps) + 1]):
+        x = LEFT + place * width
+        box = f'x="{number(x)}" y="{number(top)}" width="{number(width)}" height="12"'
+        parts.append(f'<rect {box} fill="{colour}"/>')
+        if place:
+            parts.append(text(x, top + 27, f"{steps[place - 1]:.4g}", anchor="middle", kind="small"))
+    return "".join(parts)
+
+
+def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[float | None]) -> str:
+    """Return one line, and a marker where the server stopped on it or would have."""
+    places = [plot.place(t, y) for t, y in zip(scene.ts, losses, strict=False) if y is not None]
+    if not places:
+        return ""
+    colour = colour_class(index)
+    pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
+    parts = [path(polyline(places), f"line s {colour}", pattern)]
+    where = (
+        (scene.stop.t, scene.stop.curve_loss) if index == CURVE else (scene.stop.share, scene.stop.chord_loss)
+    )
+    if scene.view == "server" and where[1] is not None and where[0] <= 1.0:
+        parts.append(path(marker(index, *plot.place(where[0], where[1]).split()), f"f {colour}"))
+    return f'<g data-series="{index}" data-name="{name}">' + "".join(parts) + "</g>"
+
+
+def _stop_label(plot: Plot, scene: Scene) -> str:
+    x = plot.x(min(1.0, scene.stop.t))
+    anchor, aside = ("end", -5.0) if scene.stop.t > 0.7 else ("start", 5.0)
+    return text(x + aside, plot.y.end + 11, f"t* = {scene.stop.t:.3g}", anchor=anchor, kind="over")
+
+
+def _words(scene: Scene) -> tuple[str, str]:
+    place = "At the client" if scene.view == "client" else "At the server"
+    return place, "loss on its training data" if scene.data == "train" else "loss on the global test data"
+
+
+def _plane_caption(landscape: Landscape, scene: Scene) -> str:
+    names = [mark.name for mark in scene.marks]
+    prime = "" if scene.view == "client" else "′"
+    origin, other = ("Θ^t", "Θ^τ") if scene.view == "client" else ("Θ^τ", "Θ^t")
+    inner = f"B{prime}" if landscape.degree == 2 else f"P1{prime}"
+    third = other if other in names else inner
+    parts = [f"The plane through {origin}, {third} and C{prime}; one chord is {scene.unit:.4g} long."]
+    if scene.view == "server":
+        is_apart = third == inner and landscape.version > landscape.base_version
+        parts.append(_server_words(landscape, is_apart=is_apart))
+    parts.append("Solid: the curve; dashed: the chord." if scene.curve else "Dashed: the straight update.")
+    if scene.off_plane > 1e-3:
+        parts.append(
+            f"A curve of degree {landscape.degree} does not lie in a plane: it and its control points are "
+            f"projected, and it leaves the plane by up to {scene.off_plane:.2g} chords."
+        )
+    parts.append(_buffer_words(landscape, scene))
+    return " ".join(part for part in parts if part)
+
+
+def _server_words(landscape: Landscape, *, is_apart: bool) -> str:
+    """Say what the third picture shows that the others cannot."""
+    start = (
+        "The server corrects the offsets and starts from its own model Θ^τ, outside of the client's plane"
+        if is_apart
+        else "The server's own move, from its model Θ^τ along the corrected offsets"
+    )
+    end = (
+        "the diamond is where this update alone would take it; a buffer adds up several such steps."
+        if landscape.is_buffered
+        else "the diamond is Θ^τ+1, where it stopped."
+    )
+    return f"{start}; {end}"
+
+
+def _buffer_words(landscape: Landscape, scene: Scene) -> str:
+    if not landscape.has_buffers:
+        return ""
+    whose = "the client's after training" if scene.view == "client" else "the server's after the update"
+    return f"Running statistics are {whose}, the same at every point."
+
+
+def _profile_caption(landscape: Landscape, scene: Scene) -> str:
+    ends = "Θ^t to C" if scene.view == "client" else "Θ^τ to C′"
+    if not scene.curve_losses:
+        parts = [f"The straight way from {ends}."]
+    else:
+        highest = [max(_known(losses), default=0.0) for losses in (scene.curve_losses, scene.chord_losses)]
+        means = [_mean(losses) for losses in (scene.curve_losses, scene.chord_losses)]
+        parts = [
+            f"From {ends}. Highest loss {highest[0]:.4g} on the curve, {highest[1]:.4g} on the chord; mean "
+            f"{means[0]:.4g} and {means[1]:.4g}."
+        ]
+    if scene.view == "client":
+        own = "curve" if scene.curve_losses else "line"
+        parts.append(f"The upright line is t*, where the server's step ended on its own, corrected {own}.")
+    else:
+        parts.append(
+            f"The upright line is t*, where the step ended; the marker on the chord is as far from Θ^τ "
+            f"({scene.stop.share:.3g} chords)."
+            if scene.curve_losses
+            else "The upright line and the marker are where the step ended."
+        )
+    return " ".join(parts)
+
+
+def _known(losses: Sequence[float | None]) -> list[float]:
+    return [loss for loss in losses if loss is not None]
+
+
+def _mean(losses: Sequence[float | None]) -> float:
+    known = _known(losses)
+    return sum(known) / max(1, len(known))
+
+
+def _overview(landscape: Landscape) -> str:
+    staleness = landscape.version - landscape.base_version
+    moved = (
+        f"{staleness} version{'s' * (staleness != 1)} later" if staleness else "before the model had moved"
+    )
+    return (
+        f"Seed {landscape.seed}, update {landscape.update}: client {landscape.client} trained from version "
+        f"{landscape.base_version} and came back {moved}. Its step is a fraction "
+        f"{landscape.fraction:.3g} of the way, to t* = {landscape.t:.3g}. The model has "
+        f"{landscape.parameters:,} parameters."
+    )
+
+
+def _warning(landscape: Landscape) -> str:
+    if not landscape.differs:
+        return ""
+    return (
+        '<section class="problems"><p>The repeated run differs from its trace (another version of torch, or '
+        "another data file?): the pictures show the repeated one.</p></section>\n"
+    )
+
+
+def _loss_table(landscape: Landscape) -> str:
+    """Return the loss of every model that is marked, a column for each scene."""
+    kinds = {"train": "training data", "test": "test data"}
+    heads = "".join(f"<th>{scene.view}, {kinds[scene.data]}</th>" for scene in landscape.scenes)
+    names = dict.fromkeys(mark.name for scene in landscape.scenes for mark in scene.marks)
+    rows = []
+    for name in names:
+        cells = []
+        for scene in landscape.scenes:
+            found = [mark.loss for mark in scene.marks if mark.name == name]
+            cells.append(f"<td>{'–' if not found or found[0] is None else format(found[0], '.4f')}</td>")
+        rows.append(f"<tr><th>{_raised(escape(name))}</th>{''.join(cells)}</tr>")
+    return f"<table><thead><tr><th>model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _raised(html: str) -> str:
+    """Return HTML with the versions of models as superscripts."""
+    return re.sub(r"Θ\^(τ\+1|τ|t)", r"Θ<sup>\1</sup>", html)
+
+
+def _table_caption(landscape: Landscape) -> str:
+    (train, all_train), (test, all_test) = landscape.train_examples, landscape.test_examples
+    return (
+        f"Mean loss over {train} of the client's {all_train} training examples and {test} of {all_test} "
+        "test examples, in evaluation mode. Each plane has colours of its own, finest near the lowest loss. "
+        "Θ^t is the model that the client started from, C its local model, B the curve's inner control "
+        "point, Θ^τ the server's model when the update came, B′ and C′ the corrected control points."
+    )

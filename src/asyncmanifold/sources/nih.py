@@ -1,0 +1,206 @@
+"""ChestX-ray14 out of the NIH's folder of PNG files and its table, or an .npz file."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from asyncmanifold.sources.archive import Images, image_blocks, image_shape, record_names, write_npz
+from asyncmanifold.sources.optional import needed
+from asyncmanifold.sources.progress import Show
+from asyncmanifold.tasks.cxr8 import STORED_SIZE
+from asyncmanifold.tasks.npz import Records, check_integers, read_npz
+
+FINDINGS = (
+    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
+    *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
+)
+"""The columns of the labels; ChestX-ray8's are the first 8."""
+NONE = "No Finding"
+TABLES = "Data_Entry_2017*.csv"
+COLUMNS = ("Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age", "View Position")
+SEX = ("Patient Gender", "Patient Sex")
+"""The same column in the first table and in the one of 2020."""
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
+AT_ONCE = 256
+WORKERS = 2
+
+
+class Xray(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    findings: tuple[int, ...]
+    follow_up: int
+    patient: int
+    age: int
+    sex: str
+    view: str
+
+
+def find_table(folder: Path) -> Path | None:
+    """Return the table below a folder, the corrected one of 2020 if there are two."""
+    tables = sorted(folder.rglob(TABLES), key=lambda path: path.name)
+    return tables[-1] if tables else None
+
+
+def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
+    """Write the X-rays of a folder that are in its table; say how many of the table are not there."""
+    needed("PIL.Image", "cxr8 from PNG files")
+    rows = read_table(table)
+    files = find_images(folder)
+    if unknown := sorted(files.keys() - {row.name for row in rows}):
+        raise ValueError(f"{files[unknown[0]]}: not in {table} ({len(unknown)} such files)")
+    present = [row for row in rows if row.name in files]
+    shape = (len(present), STORED_SIZE, STORED_SIZE)
+    images = _shrunk([files[row.name] for row in present], show)
+    records = _records(present)
+    write_npz(out, shape, images, records)
+    words = _in_words(records)
+    if missing := len(rows) - len(present):
+        words += f" ({missing:,} of the {len(rows):,} in {table.name} have no PNG file here)"
+    return words
+
+
+def find_images(folder: Path) -> dict[str, Path]:
+    """Return the PNG files below a folder by name."""
+    files: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.png")):
+        if path.name in files:
+            raise ValueError(f"{path}: there is also {files[path.name]}")
+        files[path.name] = path
+    if not files:
+        raise ValueError(f"{folder}: no PNG files")
+    return files
+
+
+def read_table(path: Path) -> list[Xray]:
+    """Return the rows of NIH's table; any fault is a ``ValueError`` of one line."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            sex = _check_columns(path, reader.fieldnames or [])
+            rows = [_xray(row, sex, f"{path}, line {reader.line_num}") for row in reader]
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a .csv file: {error}") from error
+    seen: set[str] = set()
+    for row in rows:
+        if row.name in seen:
+            raise ValueError(f"{path}: {row.name} is there twice")
+        seen.add(row.name)
+    return rows
+
+
+def _check_columns(path: Path, present: Sequence[str]) -> str:
+    """Return the column that holds the sex."""
+    sex = next((name for name in SEX if name in present), None)
+    missing = [name for name in COLUMNS if name not in present] + ([] if sex else [SEX[0]])
+    if missing or sex is None:
+        names = ", ".join(repr(name) for name in missing)
+        raise ValueError(f"{path}: no column {names} (there are: {', '.join(present) or 'none'})")
+    return sex
+
+
+def _xray(row: dict[str, str | None], sex: str, where: str) -> Xray:
+    if any(row[column] is None for column in (*COLUMNS, sex)):
+        raise ValueError(f"{where}: too few columns")
+    cells = {column: (row[column] or "").strip() for column in (*COLUMNS, sex)}
+    return Xray(
+        name=cells["Image Index"],
+        findings=_findings(cells["Finding Labels"], where),
+        follow_up=_number(cells["Follow-up #"], "Follow-up #", where),
+        patient=_number(cells["Patient ID"], "Patient ID", where, highest=np.iinfo(np.int32).max),
+        # The first table has ages such as 058Y.
+        age=_number(cells["Patient Age"].removesuffix("Y"), "Patient Age", where),
+        sex=cells[sex],
+        view=cells["View Position"],
+    )
+
+
+def _findings(cell: str, where: str) -> tuple[int, ...]:
+    found = [] if cell == NONE else cell.split("|")
+    for finding in found:
+        if finding not in FINDINGS:
+            allowed = ", ".join((*FINDINGS, NONE))
+            raise ValueError(f"{where}: unknown finding {finding!r}, must be one of {allowed}")
+    return tuple(int(finding in found) for finding in FINDINGS)
+
+
+def _number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
+    if not (cell.isascii() and cell.isdigit() and int(cell) <= highest):
+        raise ValueError(f"{where}: {column} is {cell!r}, must be a whole number from 0 to {highest}")
+    return int(cell)
+
+
+def _records(rows: Sequence[Xray]) -> Records:
+    return {
+        "labels": np.array([row.findings for row in rows], np.uint8),
+        "label_names": np.array(FINDINGS),
+        "patient_id": np.array([row.patient for row in rows], np.int32),
+        "follow_up": np.array([row.follow_up for row in rows], np.int16),
+        "age": np.array([row.age for row in rows], np.int16),
+        "sex": np.array([row.sex for row in rows]),
+        "view": np.array([row.view for row in rows]),
+        "names": np.array([row.name for row in rows]),
+    }
+
+
+def _shrunk(paths: Sequence[Path], show: Show) -> Iterator[Images]:
+    """Yield the images in order, decoded by two threads; few are in memory at a time."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for first in range(0, len(paths), AT_ONCE):
+            some = paths[first : first + AT_ONCE]
+            yield np.stack(list(pool.map(shrink_image, some)))
+            show(first + len(some), len(paths))
+
+
+def shrink_image(path: Path) -> Images:
+    """Return a square PNG file as grey bytes, each the mean of a square of pixels."""
+    pillow = needed("PIL.Image", "cxr8 from PNG files")
+    try:
+        with pillow.open(path) as picture:
+            picture.load()
+            mode, (width, height) = picture.mode, picture.size
+            if mode in MODES and width == height >= STORED_SIZE:
+                grey = picture.convert("L")
+                size = (STORED_SIZE, STORED_SIZE)
+                return np.array(grey.resize(size, pillow.Resampling.BOX), np.uint8)
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise ValueError(f"{path}: not a readable PNG file") from error
+    if mode not in MODES:
+        raise ValueError(f"{path}: pixels are of mode {mode}, must be of 8 bits")
+    raise ValueError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
+
+
+def rewrite(source: Path, out: Path, show: Show) -> str:
+    """Check an .npz file and write it so that it can be mapped into memory."""
+    shape = image_shape(source, STORED_SIZE)
+    path = str(source)
+    records = read_npz(path, ("labels", "patient_id"))
+    for name in record_names(source):
+        if name not in ("images", *records):
+            records |= read_npz(path, (name,))
+    check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
+    check_integers(path, "patient_id", records["patient_id"])
+    rows, columns = records["labels"].shape
+    if rows != shape[0]:
+        raise ValueError(f"{path}: record 'labels' has {rows} rows, but 'images' {shape[0]}")
+    if (names := records.get("label_names")) is not None and len(names) != columns:
+        raise ValueError(
+            f"{path}: record 'label_names' has {len(names)} rows, but 'labels' {columns} columns"
+        )
+    write_npz(out, shape, image_blocks(source, shape), records)
+    show(shape[0], shape[0])
+    return _in_words(records)
+
+
+def _in_words(records: Records) -> str:
+    patients = len(np.unique(records["patient_id"]))
+    return f"cxr8: {len(records['labels']):,} X-rays of {patients:,} patients"

@@ -1,0 +1,14 @@
+"""Libraries that only the extra ``data`` brings."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def needed(module: str, what: str) -> Any:
+    """Return a module, or say in one line what needs it and how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{what} needs the extra 'data': pip install 'asyncmanifold[data]'") from error

@@ -1,0 +1,117 @@
+"""Shakespeare's speeches out of LEAF's files, Hugging Face's, texts of plays, or a .jsonl file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, groupby
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from asyncmanifold.sources.hugging_face import Batch
+from asyncmanifold.sources.leaf import LeafFile, read_leaf
+from asyncmanifold.sources.plays import Speech, read_play, speech
+from asyncmanifold.sources.progress import Show
+from asyncmanifold.sources.windows import check_window, play_and_speaker, texts
+from asyncmanifold.tasks.shakespeare import read_corpus
+from asyncmanifold.trace import replacing
+
+COLUMNS = ("character_id", "x", "y")
+
+
+def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
+    """Yield the running texts of each user.
+
+    Windows of test files whose text is in the user's training files are left out: an older LEAF splits at
+    random, and its test windows lie within the training text.
+    """
+    known: dict[str, str] = {}
+    for number, file in enumerate(files, start=1):
+        for user in read_leaf(file.path):
+            play, speaker = play_and_speaker(user.name, user.groups, user.where)
+            text = known.get(user.name, "")
+            windows = (
+                check_window(x, y, f"{user.where}, window {n}")
+                for n, (x, y) in enumerate(zip(user.x, user.y, strict=True))
+            )
+            found = list(texts((x, y) for x, y in windows if not text or (x + y).strip() not in text))
+            known[user.name] = "\n".join([text, *found])
+            yield from _speeches(play, speaker, found)
+        show(number, len(files))
+
+
+def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
+    """Yield the running texts of Hugging Face's form, user by user."""
+    for user, rows in groupby(_windows(batches, show), key=lambda row: row.user):
+        first = next(rows)
+        play, speaker = play_and_speaker(user, (), first.where)
+        yield from _speeches(play, speaker, texts(row.window for row in chain([first], rows)))
+
+
+class _Row(NamedTuple):
+    user: str
+    window: tuple[str, str]
+    where: str
+
+
+def _windows(batches: Iterable[Batch], show: Show) -> Iterator[_Row]:
+    done = 0
+    for batch in batches:
+        for number, row in enumerate(batch.rows, start=batch.first):
+            where = f"{batch.where}, row {number}"
+            if not isinstance(user := row["character_id"], str):
+                raise ValueError(f"{where}: character_id {user!r} must be a text")
+            window = check_window(row["x"], row["y"], where)
+            yield _Row(user, window, f"{where}, character_id {user!r}")
+        done += len(batch.rows)
+        show(done, batch.total)
+
+
+def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech]:
+    """Yield the texts without empty lines and without the spaces that an older LEAF puts before lines."""
+    for piece in pieces:
+        if lines := [line.strip() for line in piece.split("\n") if line.strip()]:
+            yield speech(play, speaker, lines)
+
+
+def play_speeches(files: Sequence[Path], show: Show) -> Iterator[Speech]:
+    """Yield the speeches of text files, a play each."""
+    for number, file in enumerate(files, start=1):
+        yield from read_play(file)
+        show(number, len(files))
+
+
+def stored_speeches(path: Path, show: Show) -> Iterator[Speech]:
+    """Check a .jsonl or .jsonl.gz file as the task does, then yield its objects as they are."""
+    read_corpus(str(path))
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        yield from (json.loads(line) for line in file if line.strip())
+    show(1, 1)
+
+
+def write(speeches: Iterable[Speech], out: Path, source: str) -> str:
+    """Write speeches to a file; return what was written, in words."""
+    count = 0
+    speakers: set[tuple[str, str]] = set()
+    with replacing(out) as draft, _opened(draft, out.name.endswith(".gz")) as file:
+        for entry in speeches:
+            count += 1
+            speakers.add((entry["play"], entry["speaker"]))
+            file.write(json.dumps(entry).encode() + b"\n")
+        if not count:
+            raise ValueError(f"{source}: no speeches")
+    plays = {play for play, _ in speakers}
+    return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
+
+
+@contextmanager
+def _opened(path: Path, compressed: bool) -> Iterator[IO[bytes]]:
+    """Open for writing; compressed files carry no name and no time, so equal content gives equal bytes."""
+    with path.open("wb") as file:
+        if not compressed:
+            yield file
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
+            yield cast(IO[bytes], zipped)

@@ -1,0 +1,115 @@
+"""Running texts out of LEAF's windows: 80 characters, and the one that follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+WINDOW = 80
+FARTHEST = WINDOW // 2
+"""Windows whose starts are this far apart are still joined: LEAF may have dropped those between."""
+
+TITLES = (
+    "ALL'S WELL THAT ENDS WELL",
+    "ANTONY AND CLEOPATRA",
+    "AS YOU LIKE IT",
+    "THE COMEDY OF ERRORS",
+    "CORIOLANUS",
+    "CYMBELINE",
+    "HAMLET, PRINCE OF DENMARK",
+    "HAMLET",
+    "HENRY THE FOURTH",
+    "HENRY IV",
+    "HENRY THE FIFTH",
+    "HENRY THE SIXTH",
+    "HENRY THE EIGHTH",
+    "JOHN",
+    "JULIUS CAESAR",
+    "LEAR",
+    "LOVE'S LABOUR'S LOST",
+    "MACBETH",
+    "MEASURE FOR MEASURE",
+    "THE MERCHANT OF VENICE",
+    "THE MERRY WIVES OF WINDSOR",
+    "A MIDSUMMER NIGHT'S DREAM",
+    "MUCH ADO ABOUT NOTHING",
+    "OTHELLO, MOOR OF VENICE",
+    "OTHELLO, THE MOOR OF VENICE",
+    "PERICLES, PRINCE OF TYRE",
+    "RICHARD THE SECOND",
+    "RICHARD III",
+    "RICHARD THE THIRD",
+    "ROMEO AND JULIET",
+    "THE TAMING OF THE SHREW",
+    "THE TEMPEST",
+    "TIMON OF ATHENS",
+    "TITUS ANDRONICUS",
+    "TROILUS AND CRESSIDA",
+    "TWELFTH NIGHT; OR, WHAT YOU WILL",
+    "THE TWO GENTLEMEN OF VERONA",
+    "THE WINTER'S TALE",
+)
+"""How the plays are called in the edition that LEAF reads (Project Gutenberg's no. 100)."""
+
+
+def texts(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield running texts; a new one starts where a window does not overlap the one before by half."""
+    pieces: list[str] = []
+    before = ""
+    for x, y in windows:
+        step = _step(before, x)
+        if step is None:
+            if pieces:
+                yield "".join(pieces)
+            pieces = [x, y]
+        else:
+            pieces += [x[len(before) - step :], y]
+        before = x + y
+    if pieces:
+        yield "".join(pieces)
+
+
+def _step(before: str, x: str) -> int | None:
+    """Return by how many characters a window is further on, or None if it is somewhere else."""
+    if not before:
+        return None
+    return next((step for step in range(1, FARTHEST + 1) if x.startswith(before[step:])), None)
+
+
+def check_window(x: object, y: object, where: str) -> tuple[str, str]:
+    """Return a window that is one."""
+    if not isinstance(x, str) or len(x) != WINDOW:
+        found = f"{len(x)} characters" if isinstance(x, str) else "no text"
+        raise ValueError(f"{where}: x is {found}, must be {WINDOW} characters")
+    if not isinstance(y, str) or len(y) != 1:
+        raise ValueError(f"{where}: y is {y!r}, must be one character")
+    return x, y
+
+
+def play_and_speaker(user: str, plays: Sequence[str], where: str) -> tuple[str, str]:
+    """Return the play and the speaker that a user's name is made of: PLAY_SPEAKER.
+
+    A single play is the one. Of several, it is the longest that the name begins with. If there is none,
+    the name must begin with one of ``TITLES``, or with "The tragedy of", "King" and the like before it.
+    """
+    name = _key(user)
+    known = plays if len(plays) == 1 else [play for play in plays if f"{name}_".startswith(f"{_key(play)}_")]
+    if known:
+        play = max(known, key=len)
+    elif found := _TITLE.match(f"{name}_"):
+        play = found[1].replace("_", " ")
+    else:
+        raise ValueError(f"{where}: no play is known whose title this name begins with")
+    speaker = name.removeprefix(f"{_key(play)}_")
+    return play, speaker.replace("_", " ")
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[\W_]+", "_", name).strip("_").upper()
+
+
+_BEFORE_TITLE = (
+    r"(?:(?:THE_)?(?:FIRST_PART|SECOND_PART|THIRD_PART|TRAGEDY|LIFE|HISTORY|COMEDY)_OF_)?(?:KING_)?"
+)
+_LONGEST_FIRST = sorted((_key(title) for title in TITLES), key=len, reverse=True)
+_TITLE = re.compile(rf"({_BEFORE_TITLE}(?:{'|'.join(_LONGEST_FIRST)}))_")

@@ -1,0 +1,412 @@
+"""The landscape shows the run's own models: every number against the models themselves, computed slowly."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, replace
+from html import unescape
+from itertools import pairwise
+from math import hypot, inf, pi
+
+import pytest
+import torch
+
+from asyncmanifold import METHODS, Bezier, Buffer, Task, simulate
+from asyncmanifold.cli import main
+from asyncmanifold.config import Config
+from asyncmanifold.landscape.measure import measure
+from asyncmanifold.landscape.plane import Plane, draw_sample, sample_size, square_around
+from asyncmanifold.landscape.replay import (
+    LandscapeError,
+    choose_update,
+    corrected_offsets,
+    differs,
+    replay,
+)
+from asyncmanifold.report.contours import contour, levels
+from asyncmanifold.report.landscape import landscape_figures, write_landscape
+from asyncmanifold.vectors import FlatModel
+from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, without_wall_times
+
+EVERYTHING = 10**6
+
+
+@dataclass(frozen=True)
+class Tiny:
+    def build(self, seed: int) -> Task:
+        return make_task()
+
+
+def make_config(method="asyncbezier", **parts) -> Config:
+    return Config(
+        scenario="tiny",
+        method_name="tiny",
+        task=Tiny(),
+        method=replace(METHODS[method], **parts),
+        training=TRAINING,
+        schedule=CLOCK,
+        run=make_run(20),
+    )
+
+
+def moment_of(config, update=12, workers=1):
+    return replay(config, make_task(), update, workers=workers, observer=lambda record: None)
+
+
+def landscape_of(config, update=12, grid=5):
+    moment = moment_of(config, update)
+    return moment, measure(config, make_task(), moment, grid=grid, examples=EVERYTHING)
+
+
+def slow_loss(theta, buffers, data):
+    model = FlatModel(make_task().build_model(0))
+    model.load(theta, buffers)
+    return make_task().evaluate(model, data)["loss"]
+
+
+def shaped(function, count=41):
+    axis = [-2.0 + 4.0 * i / (count - 1) for i in range(count)]
+    return axis, [[function(x, y) for x in axis] for y in axis]
+
+
+def polygon_area(places):
+    turned = [*places[1:], places[0]]
+    return 0.5 * sum(x * v - u * y for (x, y), (u, v) in zip(places, turned, strict=True))
+
+
+# Contours
+
+
+@pytest.mark.parametrize("radius", [0.7, 1.0, 1.6])
+def test_contours_of_a_bowl_are_circles(radius):
+    axis, values = shaped(lambda x, y: x * x + y * y)
+    found = contour(axis, axis, values, radius**2)
+    assert all(hypot(*end) == pytest.approx(radius, abs=0.004) for edge in found.edges for end in edge)
+    length = sum(hypot(x - u, y - v) for (x, y), (u, v) in found.edges)
+    assert length == pytest.approx(2 * pi * radius, rel=0.005)
+    assert sum(map(polygon_area, found.areas)) == pytest.approx(16 - pi * radius**2, rel=0.003)
+    ends = [end for edge in found.edges for end in edge]
+    assert all(ends.count(end) == 2 for end in ends)  # closed: the pieces meet end to end
+
+
+def test_contours_of_a_slope_are_exact_and_whole_rows_are_one_piece():
+    axis, values = shaped(lambda x, y: y, count=5)
+    found = contour(axis, axis, values, 0.25)
+    assert all(y == 0.25 for edge in found.edges for _, y in edge)
+    assert sum(map(polygon_area, found.areas)) == pytest.approx(4 * 1.75)
+    assert len(found.areas) == 4 + 1  # four cut cells, one whole row
+
+
+def test_a_saddle_joins_its_high_corners_and_a_hole_is_left_out():
+    saddle = contour([0, 1], [0, 1], [[1.0, 0.0], [0.0, 1.0]], 0.5)
+    assert len(saddle.edges) == 2
+    assert polygon_area(saddle.areas[0]) == pytest.approx(0.75)
+    assert contour([0, 1], [0, 1], [[1.0, None], [0.0, 1.0]], 0.5) == ([], [])
+    axis, values = shaped(lambda x, y: 1.0, count=4)
+    values[0][1] = None
+    assert sum(map(polygon_area, contour(axis, axis, values, 0.0).areas)) == pytest.approx(16 * 7 / 9)
+
+
+def test_levels_are_close_together_in_the_valley():
+    _, values = shaped(lambda x, y: 3.0 + x * x + y * y)
+    found = levels(values, 7)
+    gaps = [b - a for a, b in pairwise(found)]
+    assert len(found) == 7
+    assert found[0] > 3.0
+    assert gaps == sorted(gaps)
+    assert levels([[1.0, 1.0], [1.0, None]], 7) == []
+    assert levels([[None]], 7) == []
+    assert levels([[1.0, inf], [2.0, 3.0]], 7)[-1] <= 3.0
+
+
+# Replay
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_repeated_update_is_the_recorded_one(workers):
+    config = make_config()
+    trace = simulate(make_task(), config.method, training=TRAINING, schedule=CLOCK, run=config.run).trace
+    recorded = of_kind(trace, "update")[11]
+    moment = moment_of(config, workers=workers)
+    assert without_wall_times([moment.record]) == without_wall_times([recorded])
+    assert not differs(recorded, moment.record)
+    assert differs({**recorded, "end_norm": recorded["end_norm"] * 1.001}, moment.record)
+    assert differs({**recorded, "client": -1}, moment.record)
+
+
+@pytest.mark.parametrize("method", ["asyncbezier", "fedasync", "fedortho", "dcasgd", "asyncsgd"])
+def test_the_corrected_curve_leads_to_the_next_model(method):
+    config = make_config(method)
+    moment = moment_of(config)
+    offsets = corrected_offsets(config.method, moment)
+    weights = torch.tensor(config.method.embedding.weights(moment.record["t"]))
+    torch.testing.assert_close(moment.before.theta + weights @ offsets, moment.after.theta)
+    assert moment.after.version == moment.before.version + 1
+    assert offsets[-1].norm().item() == pytest.approx(moment.record["end_norm"], rel=1e-5)
+    assert (moment.before.theta - moment.job.theta).norm().item() == pytest.approx(
+        moment.record["drift_norm"], rel=1e-5
+    )
+
+
+def test_the_default_is_in_the_middle_and_stale_where_it_must_be():
+    updates = [{"update": n, "staleness": n % 4} for n in range(1, 12)]
+    assert choose_update(updates, None, is_curve=True)["update"] == 6
+    assert choose_update(updates[:4], None, is_curve=False)["update"] == 2
+    assert choose_update([*updates[:1], updates[3]], None, is_curve=False)["update"] == 1
+    with pytest.raises(LandscapeError, match="none is stale"):
+        choose_update(updates[3:4], None, is_curve=False)
+    with pytest.raises(LandscapeError, match="--update 4: straight and not stale"):
+        choose_update(updates, 4, is_curve=False)
+    with pytest.raises(LandscapeError, match="--update 12: the run has updates 1 to 11"):
+        choose_update(updates, 12, is_curve=True)
+
+
+# Geometry
+
+
+def test_a_plane_has_true_shapes():
+    torch.manual_seed(0)
+    origin, chord, other = torch.randn(3, 50)
+    plane = Plane.through(origin, chord, [2.0 * chord, other])
+    assert plane.unit == pytest.approx(chord.norm().item())
+    assert plane.place(origin) == (0.0, 0.0, 0.0)
+    assert plane.place(origin + chord) == pytest.approx((1.0, 0.0, 0.0), abs=1e-6)
+    x, y, off = plane.place(origin + other)
+    assert y > 0.0
+    assert off < 1e-6
+    assert hypot(x, y) == pytest.approx((other.norm() / chord.norm()).item(), rel=1e-6)
+    torch.testing.assert_close(plane.at(x, y), origin + other)
+    assert plane.place(torch.randn(50))[2] > 0.1
+    assert Plane.through(origin, chord, [3.0 * chord]) is None
+    assert Plane.through(origin, 0.0 * chord, [other]) is None
+
+
+def test_the_square_holds_every_place_with_room():
+    assert square_around([(0.0, 0.0), (1.0, 0.5)], margin=0.5) == pytest.approx((-0.5, -0.75, 2.0))
+
+
+def test_examples_are_drawn_by_the_seed():
+    data = make_task().clients[4]
+    assert sample_size(draw_sample(data, 10, 3)) == 10
+    assert sample_size(draw_sample(data, 100, 3)) == len(data) == 44
+    one, same, other = (draw_sample(data, 10, seed)[0][0] for seed in (3, 3, 4))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+# Losses
+
+
+def test_losses_are_those_of_the_models_themselves():
+    moment, landscape = landscape_of(make_config())
+    train, test, server = landscape.scenes
+    assert [(s.view, s.data) for s in landscape.scenes] == [
+        *(("client", "train"), ("client", "test"), ("server", "test"))
+    ]
+    base, offsets, buffers = moment.job.theta, moment.update.offsets, moment.update.buffers
+    models = {"Θ^t": base, "B": base + offsets[0], "C": base + offsets[1]}
+    task = make_task()
+    for scene, data in ((train, task.clients[moment.job.client]), (test, task.test)):
+        assert {m.name: m.loss for m in scene.marks} == pytest.approx(
+            {name: slow_loss(theta, buffers, data) for name, theta in models.items()}
+        )
+        middle = base + 0.5 * offsets[0] + 0.25 * offsets[1]
+        assert scene.curve_losses[20] == pytest.approx(slow_loss(middle, buffers, data), rel=1e-5)
+        assert scene.chord_losses[20] == pytest.approx(
+            slow_loss(base + 0.5 * offsets[1], buffers, data), rel=1e-5
+        )
+        ends = [slow_loss(models["Θ^t"], buffers, data), slow_loss(models["C"], buffers, data)]
+        for losses in (scene.curve_losses, scene.chord_losses):
+            assert [losses[0], losses[-1]] == pytest.approx(ends, rel=1e-5)
+    after = {mark.name: mark for mark in server.marks}["Θ^τ+1"]
+    assert after.loss == pytest.approx(
+        slow_loss(moment.after.theta, moment.after.buffers, task.test), rel=1e-5
+    )
+    assert after.loss == pytest.approx(server.stop.curve_loss)
+    assert server.stop.t == moment.record["t"]
+    assert hypot(after.x, after.y) == pytest.approx(moment.record["fraction"], rel=1e-4)  # the paper's step
+
+
+def test_the_grid_is_the_plane_through_the_three_models():
+    moment, landscape = landscape_of(make_config(), grid=4)
+    scene, task = landscape.scenes[1], make_task()
+    v_1, v_2 = moment.update.offsets
+    assert scene.unit == pytest.approx(v_2.norm().item())
+    across = v_1 - (v_1 @ v_2) / (v_2 @ v_2) * v_2
+    across = across / across.norm() * v_2.norm()
+    for i, y in enumerate(scene.ys):
+        for k, x in enumerate(scene.xs):
+            theta = moment.job.theta + x * v_2 + y * across
+            assert scene.losses[i][k] == pytest.approx(
+                slow_loss(theta, moment.update.buffers, task.test), rel=1e-4
+            )
+    for mark in scene.marks:
+        assert scene.xs[0] < mark.x < scene.xs[-1]
+        assert scene.ys[0] < mark.y < scene.ys[-1]
+    assert scene.xs[-1] - scene.xs[0] == pytest.approx(scene.ys[-1] - scene.ys[0])
+    assert scene.curve[20] == pytest.approx(
+        [
+            sum(pair)
+            for pair in zip(
+                *((w * m.x, w * m.y) for w, m in zip((0.25, 0.5, 0.25), scene.marks, strict=True)),
+                strict=True,
+            )
+        ],
+        abs=1e-5,
+    )
+    assert scene.off_plane < 1e-5
+
+
+def test_a_straight_update_is_drawn_in_the_plane_of_the_drift():
+    moment, landscape = landscape_of(make_config("fedasync"))
+    client, _, server = landscape.scenes
+    assert [mark.name for mark in client.marks] == ["Θ^t", "C", "Θ^τ"]
+    assert [mark.name for mark in server.marks] == ["Θ^τ", "C′", "Θ^τ+1", "Θ^t"]
+    assert all(mark.off_plane < 1e-5 for scene in landscape.scenes for mark in scene.marks)
+    assert client.curve == client.curve_losses == []
+    assert landscape.version - landscape.base_version == moment.record["staleness"] > 0
+
+
+def test_a_curve_of_higher_degree_is_projected_and_says_so():
+    _, landscape = landscape_of(make_config(embedding=Bezier(3)))
+    scene = landscape.scenes[0]
+    assert [mark.name for mark in scene.marks] == ["Θ^t", "P1", "P2", "C"]
+    assert scene.off_plane > 1e-3
+    assert scene.marks[1].off_plane < 1e-5 < scene.marks[2].off_plane
+    caption = landscape_figures(landscape)[0].caption
+    assert "through Θ^t, P1 and C" in caption
+    assert "A curve of degree 3 does not lie in a plane" in caption
+
+
+def test_a_buffer_is_said_to_hold_the_step():
+    _, landscape = landscape_of(make_config(buffer=Buffer(3)))
+    assert landscape.scenes[2].marks[-1].name == "stop"
+    assert "a buffer adds up several" in landscape_figures(landscape)[4].caption
+
+
+def test_a_line_without_drift_has_no_plane():
+    config = replace(make_config(), training=replace(TRAINING, curve_epochs=0))
+    moment = moment_of(config, update=1)
+    assert moment.record["staleness"] == 0
+    with pytest.raises(
+        LandscapeError, match=r"^update 1 is a straight line .* choose another with --update$"
+    ):
+        measure(config, make_task(), moment, grid=4, examples=10)
+
+
+# Page
+
+
+def test_the_page_stands_alone_and_survives_hostile_names_and_losses(tmp_path):
+    _, landscape = landscape_of(make_config())
+    scene = landscape.scenes[0]
+    broken = replace(scene, losses=[[None] * 5] * 5, curve_losses=[None] * 41, chord_losses=[None] * 41)
+    hostile = replace(landscape, scenario="<script>alert(1)</script>", scenes=[broken, *landscape.scenes[1:]])
+    page = write_landscape(replace(hostile, differs=True), tmp_path).read_text()
+    assert "<script>alert" not in page
+    assert not re.search(r"(src|href)=", page)
+    assert "differs from its trace" in page
+    assert "Running statistics are the client's after training" in unescape(page)
+    assert "Running statistics are the server's after the update" in unescape(page)
+    kinds = ("client-test", "client-train", "server-test")
+    names = [f"landscape-{what}-{kind}" for what in ("plane", "profile") for kind in kinds]
+    for ending in ("svg", "png"):
+        assert sorted(path.stem for path in (tmp_path / "figures").glob(f"*.{ending}")) == names
+    for path in (tmp_path / "figures").iterdir():
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert "differs from its trace" not in write_landscape(landscape, tmp_path).read_text()
+
+
+# Command line
+
+QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("landscape") / "run"
+    assert main(["run", "digits", "--method", "asyncbezier", *QUICK, "--out", str(out)]) == 0
+    return out
+
+
+def test_the_command_writes_page_numbers_and_figures(digits_run, tmp_path, capsys):
+    before = (digits_run / "trace.jsonl").read_bytes()
+    assert main(["landscape", str(digits_run), "--grid", "4", "--out", str(tmp_path / "a" / "b")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"landscape: {tmp_path / 'a' / 'b' / 'landscape.html'}\n"
+    assert "asyncbezier: 3/3 updates" in said.err
+    assert re.search(r"landscape: (\d+)/\1 losses", said.err)
+    assert "differs" not in said.err
+    numbers = json.loads((tmp_path / "a" / "b" / "landscape.json").read_text())
+    assert (numbers["scenario"], numbers["method"], numbers["update"]) == ("digits", "asyncbezier", 3)
+    assert numbers["differs"] is False
+    assert (digits_run / "trace.jsonl").read_bytes() == before
+
+
+def test_an_unfinished_run_and_a_chosen_update(digits_run, tmp_path, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_bytes((digits_run / "config.toml").read_bytes())
+    lines = (digits_run / "trace.jsonl").read_text().splitlines(keepends=True)
+    numbers = [json.loads(line) for line in lines]
+    for record in numbers:
+        if record.get("update") == 2 and record["kind"] == "update":
+            record["end_norm"] *= 2.0  # as if recorded with something else
+    kept = [json.dumps(record) + "\n" for record in numbers][:-4]
+    (run / "trace.jsonl").write_text("".join(kept) + '{"kind": "upd')
+    arguments = ["landscape", str(run), "--grid", "3", "--examples", "20", "--quiet"]
+    assert main([*arguments, "--update", "2"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "the repeated run differs from its trace" in said.err
+    found = json.loads((run / "landscape.json").read_text())
+    assert found["differs"] is True
+    assert found["test_examples"][0] == 20
+    last = max(record["update"] for record in numbers[:-4] if record["kind"] == "update")
+    assert main([*arguments, "--update", "6"]) == 2
+    assert f"--update 6: the run has updates 1 to {last}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "reason"),
+    [
+        ({"config.toml": None}, [], "no run (it has no config.toml)"),
+        ({"trace.jsonl": None}, [], "no run (it has no trace.jsonl)"),
+        ({"trace.jsonl": ""}, [], "no update has been accepted yet"),
+        ({"trace.jsonl": "nonsense\n"}, [], "trace.jsonl: damaged"),
+        ({"trace.jsonl": "[1]\n"}, [], "trace.jsonl: damaged"),
+        ({"trace.jsonl": '{"kind": "update"}\n'}, [], "damaged, an update is incomplete"),
+        ({"config.toml": "= 3"}, [], "config.toml"),
+        ({"config.toml": "[method]\n[task]\nclients = 3\n"}, [], "task needs a name"),
+        (
+            {"config.toml": '[method]\n[task]\nname = "femnist"\ndata = "gone.npz"\n'},
+            ["--update", "1"],
+            "gone",
+        ),
+        ({}, ["--grid", "1"], "--grid 1: must be at least 2"),
+        ({}, ["--update", "0"], "'0' must be at least 1"),
+        ({}, ["--data", "x.npz"], "takes no --data"),
+        ({"file": "x"}, ["--out", "FILE"], "file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(digits_run, tmp_path, capsys, change, arguments, reason):
+    for name in ("config.toml", "trace.jsonl"):
+        (tmp_path / name).write_bytes((digits_run / name).read_bytes())
+    for name, content in change.items():
+        (tmp_path / name).unlink(missing_ok=True)
+        if content is not None:
+            (tmp_path / name).write_text(content)
+    if "femnist" in str(change):
+        lines = (tmp_path / "trace.jsonl").read_text().replace('"staleness": 0', '"staleness": 1')
+        (tmp_path / "trace.jsonl").write_text(lines)
+    arguments = [str(tmp_path / "file") if argument == "FILE" else argument for argument in arguments]
+    try:
+        code = main(["landscape", str(tmp_path), *arguments])
+    except SystemExit as ended:
+        code = ended.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert reason in said.err
