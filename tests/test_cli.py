@@ -117,6 +117,18 @@ def test_list_shows_everything_there_is(capsys):
         assert name in shown
 
 
+def test_a_recorded_run_is_replayed(tmp_path, capsys):
+    assert main(["run", "digits", "--method", "fedgs", *QUICK, "--quiet", "--out", str(tmp_path / "a")]) == 0
+    again = ["run", str(tmp_path / "a" / "config.toml"), "--replay", str(tmp_path / "a" / "trace.jsonl")]
+    assert main([*again, "--out", str(tmp_path / "b")]) == 0
+    assert "6 accepted" in capsys.readouterr().out
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] == models[1]
+    (tmp_path / "c.jsonl").write_text('{"kind": "update", "job": 1}\n')
+    assert main([*again[:2], "--replay", str(tmp_path / "c.jsonl"), "--out", str(tmp_path / "c")]) == 2
+    assert "c.jsonl: no trace that can be replayed: update 1 has no 'client'\n" in capsys.readouterr().err
+
+
 def test_data_prepare_writes_a_file_that_a_scenario_takes(tmp_path, capsys):
     lines = ["To be, or not to be: that is the question"] * 60
     speech = {"play": "Hamlet", "speaker": "HAMLET", "lines": lines}
@@ -132,6 +144,7 @@ def test_data_prepare_writes_a_file_that_a_scenario_takes(tmp_path, capsys):
 
 
 BAD_CALLS = {
+    "run digits --replay nowhere.jsonl": "nowhere.jsonl: No such file or directory",
     "data": "the following arguments are required: COMMAND",
     "data prepare mnist --source x --out x.npz": "invalid choice: 'mnist'",
     "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; understood is LEAF's",

@@ -81,6 +81,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
     run.add_argument("--workers", type=_positive, default=1, help="processes that train (default: 1)")
+    run.add_argument(
+        "--replay",
+        type=Path,
+        metavar="TRACE",
+        help="a run's trace.jsonl, from Flower or from here: its updates arrive again in their order",
+    )
     run.set_defaults(command=run_command)
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
@@ -172,7 +178,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Run one method on a scenario."""
-    from asyncmanifold.config import load_config
+    from asyncmanifold.config import load_config, with_setting
     from asyncmanifold.printing import print_summary
     from asyncmanifold.progress import RunWatcher, display
     from asyncmanifold.runs import run_config
@@ -181,7 +187,10 @@ def run_command(options: argparse.Namespace) -> int:
     config = load_config(
         options.scenario, options.method, seed=options.seed, data=options.data, settings=settings
     )
-    name = f"{config.scenario}-{config.method_name}-{config.run.seed}"
+    replay = None if options.replay is None else _read_replay(options.replay)
+    if replay is not None:
+        config = with_setting(config, "run.updates", str(len(replay)))
+    name = f"{config.scenario}-{config.method_name}-{config.run.seed}{'-replay' if replay else ''}"
     out = options.out or Path("runs") / name
     quiet = options.quiet or options.json
     with _resumable(out), display(config.method_name, config.run.updates, quiet=quiet) as shown:
@@ -191,12 +200,26 @@ def run_command(options: argparse.Namespace) -> int:
             resume=options.resume,
             workers=options.workers,
             observer=RunWatcher(shown),
+            replay=replay,
         )
     if options.json:
         print(json.dumps(summary))
     elif not options.quiet:
         print_summary(summary, out)
     return 0
+
+
+def _read_replay(path: Path) -> list[dict[str, Any]]:
+    """Return the accepted updates of a trace."""
+    from asyncmanifold.simulation.replay import recorded_updates
+    from asyncmanifold.trace import read_trace
+
+    try:
+        return recorded_updates(read_trace(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (ValueError, AttributeError) as error:
+        raise UsageError(f"{path}: no trace that can be replayed: {error}") from error
 
 
 def compare_command(options: argparse.Namespace) -> int:

@@ -26,9 +26,15 @@ Key = tuple[str, ...]
 
 
 def run_config(
-    config: Config, out: Path, *, resume: bool, workers: int, observer: Observer | None
+    config: Config,
+    out: Path,
+    *,
+    resume: bool,
+    workers: int,
+    observer: Observer | None,
+    replay: list[Record] | None = None,
 ) -> Summary:
-    """Run one configuration in its directory and return its summary."""
+    """Run one configuration in its directory and return its summary; ``replay`` is as in ``simulate``."""
     return simulate(
         config.build_task(),
         config.method,
@@ -39,6 +45,7 @@ def run_config(
         out=out,
         resume=resume,
         observer=observer,
+        replay=replay,
         config=config_tree(config),
         labels={
             "scenario": config.scenario,

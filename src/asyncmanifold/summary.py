@@ -43,8 +43,9 @@ def summarise(
             train_seconds += record["train_seconds"]
         elif record["kind"] == "evaluation":
             evaluations.append(record)
-    metric = metrics[0]
-    scored = [record for record in evaluations if record[metric] is not None]
+    metric = metrics[0] if metrics else "none"
+    last = evaluations[-1] if evaluations else {}
+    scored = [record for record in evaluations if record.get(metric) is not None]
     known = [score for score in per_client or [] if score is not None]
 
     def reached(place: str) -> float | None:
@@ -54,16 +55,16 @@ def summarise(
 
     return {
         "updates": counts["update"],
-        "versions": evaluations[-1]["version"],
+        "versions": last.get("version"),
         "metric": metric,
-        "final": evaluations[-1][metric],
-        "scores": {name: evaluations[-1][name] for name in metrics},
+        "final": last.get(metric),
+        "scores": {name: last.get(name) for name in metrics},
         "validation": validation,
         "best": max((record[metric] for record in scored), default=None),
         "target": target,
         "rounds_to_target": reached("update"),
         "time_to_target": reached("time"),
-        "virtual_time": evaluations[-1]["time"],
+        "virtual_time": last.get("time"),
         "gini": gini(known),
         "theil": theil(known),
         "per_client": per_client,

@@ -16,7 +16,7 @@ from asyncmanifold.landscape.replay import (
 )
 from asyncmanifold.progress import RunWatcher, display
 from asyncmanifold.report.landscape import write_landscape
-from asyncmanifold.simulation.runner import one_thread
+from asyncmanifold.threads import torch_threads
 
 OTHER = (
     "the repeated run differs from its trace (another version of torch, or another data file?): "
@@ -52,7 +52,7 @@ def draw_landscape(
     except OSError as error:
         raise LandscapeError(f"{out}: {error.strerror}") from error
     task = config.build_task()
-    with one_thread():
+    with torch_threads():
         with display(config.method_name, recorded["update"], quiet=quiet) as shown:
             moment = replay(config, task, recorded["update"], workers=workers, observer=RunWatcher(shown))
         is_other = differs(recorded, moment.record)

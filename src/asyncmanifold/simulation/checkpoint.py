@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from asyncmanifold.server.protocol import Job, state_from_file, state_to_file
+from asyncmanifold.server.protocol import Job, ServerState, state_from_file, state_to_file
 from asyncmanifold.simulation.engine import Best, Flight, Simulation
 from asyncmanifold.trace import load_tensors, save_tensors
 from asyncmanifold.vectors import Buffers
@@ -18,8 +19,7 @@ def save_checkpoint(path: Path, simulation: Simulation, trace_position: int) -> 
     A base model that several jobs share is written once. Trained jobs that have not arrived are not
     written: they are trained again.
     """
-    state_tensors, state_numbers = state_to_file(simulation.state)
-    tensors = {f"state.{name}": tensor for name, tensor in state_tensors.items()}
+    tensors, progress = pack_progress(simulation.state, simulation.best)
     jobs = []
     for flight in simulation.flight.values():
         job = flight.job
@@ -28,13 +28,9 @@ def save_checkpoint(path: Path, simulation: Simulation, trace_position: int) -> 
         epochs = [job.point_epochs, job.curve_epochs]
         times = [flight.dispatched, flight.arrival, flight.is_lost]
         jobs.append([job.number, job.client, job.version, *epochs, *times])
-    best = simulation.best
-    if best is not None:
-        tensors |= _model("best", best.theta, best.buffers)
     numbers = {
-        "state": state_numbers,
+        **progress,
         "jobs": jobs,
-        "best": None if best is None else [best.score, best.update],
         "time": simulation.time,
         "dispatched": simulation.dispatched,
         "idle": simulation.idle,
@@ -50,19 +46,13 @@ def save_checkpoint(path: Path, simulation: Simulation, trace_position: int) -> 
 def load_checkpoint(path: Path, simulation: Simulation) -> int:
     """Put a fresh simulation where the checkpoint was; return the length of its trace in bytes."""
     tensors, numbers = load_tensors(path)
-    state_tensors = {
-        name.removeprefix("state."): tensor for name, tensor in tensors.items() if name.startswith("state.")
-    }
-    simulation.state = state_from_file(state_tensors, numbers["state"])
+    simulation.state, simulation.best = unpack_progress(tensors, numbers)
     simulation.flight = {}
     for entry in numbers["jobs"]:
         number, client, version, point_epochs, curve_epochs, dispatched, arrival, is_lost = entry
         theta, buffers = _base(version, tensors, simulation)
         job = Job(number, client, version, theta, buffers, point_epochs, curve_epochs)
         simulation.flight[client] = Flight(job, dispatched, arrival, is_lost)
-    if numbers["best"] is not None:
-        score, update = numbers["best"]
-        simulation.best = Best(score, update, *_read("best", tensors))
     simulation.time = numbers["time"]
     simulation.dispatched = numbers["dispatched"]
     simulation.idle = numbers["idle"]
@@ -71,6 +61,27 @@ def load_checkpoint(path: Path, simulation: Simulation) -> int:
     simulation.refused = numbers["refused"]
     simulation.seconds = numbers["seconds"]
     return int(numbers["trace_position"])
+
+
+def pack_progress(state: ServerState, best: Best | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the server's state and the best model as named tensors and plain numbers."""
+    state_tensors, state_numbers = state_to_file(state)
+    tensors = {f"state.{name}": tensor for name, tensor in state_tensors.items()}
+    if best is not None:
+        tensors |= _model("best", best.theta, best.buffers)
+    return tensors, {"state": state_numbers, "best": None if best is None else [best.score, best.update]}
+
+
+def unpack_progress(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> tuple[ServerState, Best | None]:
+    """Return what ``pack_progress`` described."""
+    named = {
+        name.removeprefix("state."): tensor for name, tensor in tensors.items() if name.startswith("state.")
+    }
+    state = state_from_file(named, numbers["state"])
+    if numbers["best"] is None:
+        return state, None
+    score, update = numbers["best"]
+    return state, Best(score, update, *_read("best", tensors))
 
 
 def _base(version: int, tensors: dict[str, Tensor], simulation: Simulation) -> tuple[Tensor, Buffers]:

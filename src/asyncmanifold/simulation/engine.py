@@ -269,22 +269,10 @@ class Simulation:
             )
 
     def _evaluate(self, trace: TraceWriter) -> None:
-        theta, buffers = self.state.returned()
-        self._model.load(theta, buffers)
+        self._model.load(*self.state.returned())
         scores = self._task.evaluate(self._model, self._task.test)
-        score = scores[self._task.metric]
-        if isfinite(score) and (self.best is None or score > self.best.score):
-            self.best = Best(score, self.state.updates, theta.clone(), buffers)
-        trace.write(
-            {
-                "kind": "evaluation",
-                "update": self.state.updates,
-                "version": self.state.version,
-                "time": self.time,
-                **finite(scores),
-                "wall_seconds": self.seconds,
-            }
-        )
+        self.best = better(self.best, scores[self._task.metric], self.state)
+        trace.write(evaluation(self.state, self.time, scores, self.seconds))
 
     def _dispatch(self, executor: Executor) -> None:
         """Send jobs to idle clients, drawn at random, up to the concurrency limit."""
@@ -319,6 +307,26 @@ class Simulation:
         heapq.heappush(self._arrivals, (arrival, job.number, job.client))
         if not is_lost:
             executor.submit(job, arrival)
+
+
+def better(best: Best | None, score: float, state: ServerState) -> Best | None:
+    """Return the best model so far, given the score of the one that ``state`` hands out."""
+    if not isfinite(score) or (best is not None and score <= best.score):
+        return best
+    theta, buffers = state.returned()
+    return Best(score, state.updates, theta.clone(), buffers)
+
+
+def evaluation(state: ServerState, time: float, scores: Mapping[str, float], seconds: float) -> Record:
+    """Return the record of an evaluation."""
+    return {
+        "kind": "evaluation",
+        "update": state.updates,
+        "version": state.version,
+        "time": time,
+        **finite(scores),
+        "wall_seconds": seconds,
+    }
 
 
 def finite(scores: Mapping[str, float]) -> dict[str, float | None]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from torch import nn
 
@@ -25,9 +24,11 @@ from asyncmanifold.simulation.executors import (
     ProcessExecutor,
     Workshop,
 )
+from asyncmanifold.simulation.replay import Replay, arranged, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.summary import Summary, summarise
 from asyncmanifold.tasks.task import Task
+from asyncmanifold.threads import torch_threads
 from asyncmanifold.trace import (
     FileTrace,
     MemoryTrace,
@@ -63,6 +64,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    replay: Iterable[Record] | None = None,
     config: dict[str, Any] | None = None,
     labels: dict[str, Any] | None = None,
 ) -> Result:
@@ -70,18 +72,27 @@ def simulate(
 
     With ``out`` the run is kept in a directory, and a killed one continues with ``resume`` to the same
     bits. ``workers`` above 1 trains in that many processes; the result is the same. ``observer`` is
-    called with every record of the trace. ``config`` and ``labels`` describe the run in its files.
+    called with every record of the trace. ``replay`` is the trace of another run: its accepted updates arrive
+    again in their order, in place of the schedule's. ``config`` and ``labels`` describe the run in its files.
     """
     name, chosen = _named_method(method)
     training, schedule, run = training or LocalTraining(), schedule or Schedule(), run or Run()
     if workers < 1:
         raise ValueError(f"simulate(workers={workers}) must be at least 1")
+    updates = None
+    if replay is not None:
+        updates = recorded_updates(replay)
+        task, run = arranged(task, updates), replace(run, updates=len(updates))
     labels = labels or {"scenario": type(task).__name__.lower(), "method": name, "seed": run.seed}
     with ExitStack() as stack:
-        stack.enter_context(one_thread())
+        stack.enter_context(torch_threads())
         keep_freed_memory()
         model = FlatModel(task.build_model(run.seed))
-        simulation = Simulation(task, chosen, training, schedule, run, model)
+        simulation: Simulation | Replay
+        if updates is None:
+            simulation = Simulation(task, chosen, training, schedule, run, model)
+        else:
+            simulation = Replay(task, chosen, training, run, model, updates)
         directory = None
         if out is not None:
             described = config or _describe(task, name, chosen, training, schedule, run, model)
@@ -89,7 +100,10 @@ def simulate(
             stack.callback(directory.close)
             if directory.is_finished:
                 return _finished(directory, model)
-        trace = _open_trace(directory, simulation)
+        trace: FileTrace | MemoryTrace = MemoryTrace()
+        if directory is not None:
+            keep = _restore(directory, simulation) if isinstance(simulation, Simulation) else 0
+            trace = FileTrace(directory.trace, keep)
         stack.callback(trace.close)
         executor: Executor
         workshop = Workshop(task, chosen.embedding, training, run.seed)
@@ -98,19 +112,12 @@ def simulate(
         else:
             executor = ProcessExecutor(workshop, workers, model.size)
         stack.callback(executor.close)
-        _loop(simulation, executor, _Observed(trace, observer), directory, run.checkpoint_seconds)
+        observed = _Observed(trace, observer)
+        if isinstance(simulation, Replay):
+            simulation.run(executor, observed)
+        else:
+            _loop(simulation, executor, observed, directory, run.checkpoint_seconds)
         return _conclude(simulation, task, run, model, trace, directory, labels)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one torch thread: the order of every sum, and so every bit, is then fixed."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _Observed:
@@ -168,23 +175,18 @@ def _loop(
     checkpoint()
 
 
-def _open_trace(directory: RunDirectory | None, simulation: Simulation) -> FileTrace | MemoryTrace:
-    """Open the trace, with the simulation where the last checkpoint was, if there is one."""
-    if directory is None:
-        return MemoryTrace()
-    keep = 0
-    if directory.checkpoint.exists():
-        try:
-            keep = load_checkpoint(directory.checkpoint, simulation)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise DirectoryError(
-                f"{directory.checkpoint}: damaged, remove it to start over: {error}"
-            ) from error
-    return FileTrace(directory.trace, keep)
+def _restore(directory: RunDirectory, simulation: Simulation) -> int:
+    """Put the simulation where the last checkpoint was, if there is one; return its trace's length."""
+    if not directory.checkpoint.exists():
+        return 0
+    try:
+        return load_checkpoint(directory.checkpoint, simulation)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DirectoryError(f"{directory.checkpoint}: damaged, remove it to start over: {error}") from error
 
 
 def _conclude(
-    simulation: Simulation,
+    simulation: Simulation | Replay,
     task: Task,
     run: Run,
     model: FlatModel,

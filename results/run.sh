@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes everything in results/ from the data files: results/run.sh DATA OUT [STEP …]. An interrupted call goes on.
+set -euo pipefail
+data=$1 out=$2
+shift 2
+methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd
+
+tune() { # SCENARIO FILE UPDATES [MORE …]: the global learning rate, on validation data of a seed of its own
+  asyncmanifold tune "$1" --data "$data/$2" --values 0.5,1,2,3 --seeds 100 --out "$out/$(basename "$1" .toml)-tune" \
+    --set updates="$3" --set evaluate_every="$3" --resume "${@:4}"
+}
+compare() { # SCENARIO FILE NAME SEEDS [MORE …]: with the learning rates chosen
+  asyncmanifold compare "$out/$1-tune/tuned.toml" --data "$data/$2" --seeds "$4" --out "$out/$3" --resume "${@:5}"
+  asyncmanifold report "$out/$3"
+}
+femnist() {
+  tune femnist-mini femnist.npz 64 --method $methods
+  compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods
+}
+central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
+  for epochs in 32 64; do
+    asyncmanifold compare femnist-mini --data "$data/femnist.npz" --methods asyncsgd --seeds 0,1,2 --resume \
+      --out "$out/central-$epochs" \
+      --set clients=1 --set updates=1 --set point_epochs=$epochs --set proximal=0 --set global_lr=1
+  done
+}
+shakespeare() {
+  tune shakespeare-mini shakespeare_speeches.jsonl.gz 60 --method $methods
+  compare shakespeare-mini shakespeare_speeches.jsonl.gz shakespeare-mini 0,1,2 --methods $methods
+}
+cxr8() {
+  tune cxr8-mini cxr8_128.npz 30 --method $methods
+  compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
+}
+ablation() {
+  variants=$(sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$(dirname "$0")/ablation.toml" | paste -sd,)
+  asyncmanifold tune "$(dirname "$0")/ablation.toml" --data "$data/femnist.npz" --method "$variants" \
+    --values 0.5,1,2 --seeds 0 --out "$out/ablation-tune" --resume
+}
+local_epochs() {
+  for epochs in 1 2 5 10; do
+    compare femnist-mini femnist.npz "local-epochs-$epochs" 0 --set updates=64 --set evaluate_every=16 \
+      --methods fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncbezier,asyncbezier-ed \
+      --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2))
+  done
+}
+[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central
+for step in "$@"; do $step; done

@@ -1,0 +1,61 @@
+"""The client's side: a message in, a reply out. The training is the library's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from asyncmanifold.client.training import Trainer
+from asyncmanifold.flower.codec import METRICS, read_job, read_model, update_content
+from asyncmanifold.metrics import Accuracy, Metric
+from asyncmanifold.tasks.data import as_data
+from asyncmanifold.tasks.task import Task
+from asyncmanifold.threads import torch_threads
+from asyncmanifold.vectors import FlatModel
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def train_reply(
+    message: Message, context: Context, model: nn.Module, loss: Loss, data: Any, *, threads: int = 1
+) -> Message:
+    """Return the reply to a server's job: train ``model`` on ``data`` as the message says.
+
+    ``data`` is (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+    The model is taken over; its weights are replaced by the message's. One thread makes a job repeatable to
+    the last bit.
+    """
+    order, examples = read_job(message), as_data(data)
+    with torch_threads(threads):
+        trainer = Trainer(model, loss, order.embedding, order.training, order.seed)
+        update = trainer.train(order.job, examples)
+    return Message(update_content(update, len(examples), partition_of(context)), reply_to=message)
+
+
+def evaluate_reply(
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    *,
+    metrics: Mapping[str, Callable[[], Metric]] | None = None,
+    threads: int = 1,
+) -> Message:
+    """Return the reply to a server's question how its model does on ``data``."""
+    task = Task(model, loss, clients=[data], test=data, metrics=metrics or {"accuracy": Accuracy})
+    flat = FlatModel(model)
+    flat.load(*read_model(message.content))
+    with torch_threads(threads):
+        scores = task.evaluate(flat, task.test)
+    record: dict[str, Any] = {**scores, "num-examples": len(task.test)}
+    return Message(RecordDict({METRICS: MetricRecord(record)}), reply_to=message)
+
+
+def partition_of(context: Context) -> int | None:
+    """Return which part of a divided data set the node has, where it was started with ``partition-id``."""
+    partition = context.node_config.get("partition-id")
+    return partition if isinstance(partition, int) else None
