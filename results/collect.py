@@ -1,0 +1,195 @@
+"""Gather what results/run.sh made into this folder: results/collect.py OUT.
+
+Tables go into README.md between their marks; figures, numbers and the chosen learning rates beside it.
+"""
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from asyncmanifold.report.drawing import (
+    WIDTH,
+    Figure,
+    Plot,
+    axes,
+    legend,
+    path,
+    polyline,
+    scale,
+    standalone_svg,
+)
+from asyncmanifold.report.palette import colour_class, dash, marker
+from asyncmanifold.trace import read_trace
+
+HERE = Path(__file__).parent
+PAPER = tomllib.loads((HERE / "paper.toml").read_text())
+FIGURES = ("score-updates", "gini", "theil")
+EPOCHS = (1, 2, 5, 10)
+
+
+def main(out: Path) -> None:
+    tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
+    tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
+    readme = (HERE / "README.md").read_text()
+    for name, table in tables.items():
+        if table:
+            readme = filled(readme, name, table)
+    (HERE / "README.md").write_text(readme)
+
+
+def scenario_table(out: Path, name: str) -> str:
+    """Return our numbers beside the paper's, and keep the files they come from."""
+    scenario = f"{name}-mini"
+    if not (out / scenario / "compare.json").exists():
+        return ""
+    compared = json.loads((out / scenario / "compare.json").read_text())["methods"]
+    chosen = tomllib.loads((out / f"{scenario}-tune" / "tuned.toml").read_text())["methods"]
+    keep(out / scenario / "compare.json", f"{scenario}/compare.json")
+    for file in ("tuned.toml", "tune.json"):
+        keep(out / f"{scenario}-tune" / file, f"{scenario}/{file}")
+    for figure in FIGURES:
+        keep(out / scenario / "figures" / f"{figure}.svg", f"{scenario}/{figure}.svg")
+    rows = [scenario_row(m, row, chosen[m], PAPER[name].get(m)) for m, row in compared.items()]
+    more = ["AUPRC %"] if name == "cxr8" else []
+    heads = ["method", "η_g", "score %", *more, "T_e", "Gini ×100", "Theil ×1000"]
+    return markdown([*heads, *(f"paper: {head}" for head in heads[1:])], rows)
+
+
+def scenario_row(method: str, row: dict[str, Any], chosen: dict[str, Any], paper: Any) -> list[str]:
+    scores = row["scores"]
+    ours = [
+        f"{chosen['global_lr']:g}",
+        spread(row["final"], 100.0, 2),
+        *([spread(scores["auprc"], 100.0, 2)] if scores else []),
+        spread(row["rounds_to_target"], 1.0, 0, row["runs"]),
+        spread(row["gini"], 100.0, 2),
+        spread(row["theil"], 1000.0, 2),
+    ]
+    if paper is None:
+        return [method, *ours, *["–"] * len(ours)]
+    theirs = [
+        f"{paper['lr']:g}",
+        "{:.2f}±{:.2f}".format(*paper["score"]),
+        *(["{:.2f}±{:.2f}".format(*paper["auprc"])] if scores else []),
+        "{:.0f}±{:.1f}".format(*paper["T"]),
+        f"{100 * paper['gini']:.2f}",
+        f"{1000 * paper['theil']:.2f}",
+    ]
+    return [method, *ours, *theirs]
+
+
+def spread(entry: dict[str, Any], factor: float, digits: int, runs: int | None = None) -> str:
+    if entry["mean"] is None:
+        return "–"
+    text = f"{factor * entry['mean']:.{digits}f}"
+    if runs is not None and entry["count"] < runs:
+        return f"{text} ({entry['count']}/{runs})"
+    return text if entry["sd"] is None else f"{text}±{factor * entry['sd']:.{digits}f}"
+
+
+def central(out: Path) -> str:
+    """Return what the same CNN reaches on the pooled data, beside the best method of the same passes."""
+    if not (out / "central-32" / "compare.json").exists():
+        return ""
+    compared = json.loads((out / "femnist-mini" / "compare.json").read_text())["methods"]
+    rows = []
+    for epochs, names in ((32, "straight"), (64, "curves")):
+        alone = json.loads((out / f"central-{epochs}" / "compare.json").read_text())["methods"]["asyncsgd"]
+        some = {m: row["final"] for m, row in compared.items() if ("bezier" in m) == (names == "curves")}
+        best = max(some, key=lambda method: some[method]["mean"])
+        gap = 100 * (alone["final"]["mean"] - some[best]["mean"])
+        ours = f"{best} {spread(some[best], 100.0, 2)}"
+        rows.append([f"{epochs} ({names})", spread(alone["final"], 100.0, 2), ours, f"{gap:.2f}"])
+    return markdown(["passes over the pooled data", "central %", "best method %", "points apart"], rows)
+
+
+def ablation(out: Path) -> str:
+    """Return each reading at its best learning rate, chosen on validation data, with what its trace says."""
+    file = out / "ablation-tune" / "tune.json"
+    if not file.exists():
+        return ""
+    keep(file, "ablation/tune.json")
+    rows = []
+    for method, curve in json.loads(file.read_text())["methods"].items():
+        best = max((entry for entry in curve if entry["mean"] is not None), key=lambda entry: entry["mean"])
+        run = out / "ablation-tune" / method / f"global_lr={best['value']}" / "seed-0"
+        summary = json.loads((run / "summary.json").read_text())
+        rows.append([method, best["value"], *percent([best["mean"], summary["final"]]), *diagnosis(run)])
+    heads = ["reading", "η_g", "validation %", "test %", "mean cosine B, C", "projected %", "t*", "step"]
+    return markdown(heads, rows)
+
+
+def diagnosis(run: Path) -> list[str]:
+    """Return mean cosines to the drift, the share of control points projected, mean t* and step length."""
+    stale = [r for r in read_trace(run / "trace.jsonl") if r["kind"] == "update" and r["drift_norm"] > 0.0]
+    angles = [mean(values) for values in zip(*(r["cosines"] for r in stale), strict=True)]
+    projected = mean(flag for r in stale for flag in r["projected"])
+    return [
+        ", ".join(f"{angle:.2f}" for angle in angles),
+        f"{100 * projected:.0f}",
+        f"{mean(r['t'] for r in stale):.3f}",
+        f"{mean(r['step_norm'] for r in stale):.3f}",
+    ]
+
+
+def local_epochs(out: Path) -> str:
+    """Return the accuracy by local epochs as a table, beside the paper's, and draw it."""
+    found = {
+        epochs: json.loads(file.read_text())["methods"]
+        for epochs in EPOCHS
+        if (file := out / f"local-epochs-{epochs}" / "compare.json").exists()
+    }
+    if len(found) < len(EPOCHS):
+        return ""
+    ours = {m: [100 * found[k][m]["final"]["mean"] for k in EPOCHS] for m in found[EPOCHS[0]]}
+    (HERE / "local-epochs.svg").write_text(standalone_svg(epochs_figure(ours)))
+    rows = [[m, *percent(values, 1.0), *percent(PAPER["local-epochs"][m], 1.0)] for m, values in ours.items()]
+    return markdown(["method", *(f"K = {k}" for k in EPOCHS), *(f"paper: K = {k}" for k in EPOCHS)], rows)
+
+
+def epochs_figure(lines: dict[str, list[float]]) -> Figure:
+    plot = Plot(
+        scale(EPOCHS, 46.0, WIDTH - 14.0, zero=True),
+        scale([value for values in lines.values() for value in values], 270.0, 26.0),
+    )
+    parts = [axes(plot, "local epochs K", "test accuracy %")]
+    for index, values in enumerate(lines.values()):
+        places = [plot.place(k, value) for k, value in zip(EPOCHS, values, strict=True)]
+        pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
+        parts.append(path(polyline(places), f"line s {colour_class(index)}", pattern))
+        marks = "".join(marker(index, *place.split()) for place in places)
+        parts.append(path(marks, f"f {colour_class(index)}"))
+    key, height = legend(list(lines), 312.0)
+    title = "Accuracy by local epochs"
+    return Figure("local-epochs", title, "femnist-mini, one seed.", "".join(parts) + key, 312.0 + height)
+
+
+def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:
+    return [f"{factor * value:.2f}" for value in values]
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def filled(readme: str, name: str, table: str) -> str:
+    """Return the text with the table between its marks."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    return pattern.sub(lambda _: begin + table + end, readme)
+
+
+def keep(source: Path, place: str) -> None:
+    (HERE / place).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, HERE / place)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
