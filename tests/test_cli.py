@@ -209,7 +209,7 @@ def test_a_reader_that_stops_is_no_error():
 
 def test_plain_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     monkeypatch.setattr(PlainLines, "INTERVAL", 1000.0)
-    watcher = RunWatcher(PlainLines("run", 3))
+    watcher = RunWatcher(PlainLines("run", 3, "updates"))
     watcher({"kind": "evaluation", "update": 0, "version": 0, "time": 0.0, "accuracy": 0.25})
     for update in (1, 2, 3):
         watcher({"kind": "update", "update": update, "staleness": 4})
