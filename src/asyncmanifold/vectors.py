@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.geometry.spaces import space_of
+
 
 class Buffers(NamedTuple):
     """What a module keeps besides parameters, such as BatchNorm's running statistics.
@@ -55,6 +57,8 @@ class FlatModel:
         for parameter, start, end in self._spans():
             parameter.data = self.vector[start:end].view(parameter.shape)
             parameter.grad = self.gradient[start:end].view(parameter.shape)
+        self.space = space_of(self._parameters)
+        """Where the vector lives: flat, unless parameters are geoopt's ``ManifoldParameter``."""
         buffers = list(module.buffers())
         self._floats = [b for b in buffers if b.is_floating_point()]
         self._integers = [b for b in buffers if not b.is_floating_point()]

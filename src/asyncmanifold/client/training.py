@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -81,7 +81,13 @@ class Trainer:
         self._embedding = embedding
         self._settings = settings
         self._seed = seed
-        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, self._model.vector)
+        self._controls: Controls
+        if self._model.space.is_flat:
+            self._controls = FlatControls(self._model, embedding, settings)
+        else:
+            from asyncmanifold.client.curved import CurvedControls
+
+            self._controls = CurvedControls(self._model, embedding, settings)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
         """Return what the client of ``job`` learned; ``out`` may name where to write its offsets.
@@ -92,7 +98,7 @@ class Trainer:
         started = perf_counter()
         shape = (self._embedding.points, self._model.size)
         offsets = torch.zeros(shape) if out is None else out.zero_()
-        self._optimizer.reset()
+        self._controls.begin(job.theta, offsets)
         self._model.write_buffers(job.buffers)
         self._model.module.train()
         random = derive(self._seed, Purpose.TRAINING, job.client, job.number)
@@ -101,14 +107,15 @@ class Trainer:
             for epoch in range(job.point_epochs + job.curve_epochs):
                 along_curve = epoch >= job.point_epochs
                 if epoch == job.point_epochs:
-                    self._start_curve(offsets)
+                    self._controls.start_curve()
                 for indices in _batches(len(data), self._settings.batch_size, random):
                     s = 1.0 - float(random.random()) if along_curve else 1.0
                     inputs, targets = data.batch(indices)
-                    value = self._step(job.theta, offsets, s, along_curve, inputs, targets)
+                    value = self._step(s, along_curve, inputs, targets)
                     if not isfinite(value):
                         raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
                     losses.append(value)
+        self._controls.finish()
         return Update(
             client=job.client,
             version=job.version,
@@ -118,32 +125,79 @@ class Trainer:
             seconds=perf_counter() - started,
         )
 
-    def _start_curve(self, offsets: Tensor) -> None:
+    def _step(self, s: float, along_curve: bool, inputs: Any, targets: Any) -> float:
+        """Take one optimiser step at γ(s) and return the loss there."""
+        self._controls.place(s)
+        self._model.gradient.zero_()
+        value = self._loss(self._model.module(inputs), targets)
+        value.backward()  # type: ignore[no-untyped-call]
+        self._controls.learn(along_curve)
+        return value.item()
+
+
+class Controls(Protocol):
+    """The free control points that a job trains."""
+
+    def begin(self, theta: Tensor, offsets: Tensor) -> None:
+        """Start at ``theta``; ``offsets``, all zero, is where the result goes."""
+        ...
+
+    def start_curve(self) -> None:
+        """Put interior control points where they begin the curve phase."""
+        ...
+
+    def place(self, s: float) -> None:
+        """Put the model at γ(s)."""
+        ...
+
+    def learn(self, along_curve: bool) -> None:
+        """Move the control points by the model's gradient there."""
+        ...
+
+    def finish(self) -> None:
+        """See that the offsets are what was learned."""
+        ...
+
+
+class FlatControls:
+    """Control points in flat space: the offsets themselves are trained."""
+
+    def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
+        self._model, self._embedding, self._settings = model, embedding, settings
+        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, model.vector)
+
+    def begin(self, theta: Tensor, offsets: Tensor) -> None:
+        """Train ``offsets`` in place."""
+        self._theta, self._offsets = theta, offsets
+        self._optimizer.reset()
+
+    def start_curve(self) -> None:
+        """Spread interior points on the chord, where that is asked for."""
         embedding = self._embedding
         if isinstance(embedding, Bezier) and embedding.interior_start == "chord":
             for k in range(1, embedding.points):
-                torch.mul(offsets[-1], k / embedding.points, out=offsets[k - 1])
+                torch.mul(self._offsets[-1], k / embedding.points, out=self._offsets[k - 1])
 
-    def _step(
-        self, theta: Tensor, offsets: Tensor, s: float, along_curve: bool, inputs: Any, targets: Any
-    ) -> float:
-        """Take one optimiser step at γ(s) and return the loss there."""
-        model = self._model
+    def place(self, s: float) -> None:
+        """Put the model at Θ^t + Σ b_k(s) v_k."""
         weights = self._embedding.weights(s)
-        active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
-        point = theta
-        for k, weight in active:
-            point = torch.add(point, offsets[k], alpha=weight, out=model.vector)
-        model.gradient.zero_()
-        value = self._loss(model.module(inputs), targets)
-        value.backward()  # type: ignore[no-untyped-call]
+        self._active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
+        point = self._theta
+        for k, weight in self._active:
+            point = torch.add(point, self._offsets[k], alpha=weight, out=self._model.vector)
+
+    def learn(self, along_curve: bool) -> None:
+        """Move each control point by its share of the one gradient."""
+        gradient = self._model.gradient
         if self._settings.proximal:
-            for k, weight in active:
-                model.gradient.add_(offsets[k], alpha=self._settings.proximal * weight)
+            for k, weight in self._active:
+                gradient.add_(self._offsets[k], alpha=self._settings.proximal * weight)
         is_frozen = along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
-        trained = active[:-1] if is_frozen else active
-        self._optimizer.step(offsets, model.gradient, trained)
-        return value.item()
+        trained = self._active[:-1] if is_frozen else self._active
+        self._optimizer.step(self._offsets, gradient, trained)
+
+    def finish(self) -> None:
+        """Do nothing: the offsets are what was trained."""
 
 
 def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]:

@@ -220,7 +220,7 @@ class Deployment:
             self._refuse(flight, "rejected" if isinstance(problem, Rejected) else "failed", str(problem))
             return
         if self._plan.method.synchronous and not self._flights:
-            self._state = flush(self._plan.method, self._state)
+            self._state = flush(self._plan.method, self._state, self._model.space)
         self._write(record | {"version": self._state.version, "wall_seconds": self._now})
         self._dispatch()
         updates = self._state.updates
@@ -234,7 +234,10 @@ class Deployment:
             raise Failed(_words(reply.error))
         report = read_update(reply.content, job)
         weight = self._nodes.weight(node, report.examples)
-        self._state, step = absorb(self._plan.method, before, report.update, base=job.theta, weight=weight)
+        space = self._model.space
+        self._state, step = absorb(
+            self._plan.method, before, report.update, base=job.theta, weight=weight, space=space
+        )
         self._refused = 0
         node.examples, node.partition = report.examples, report.partition
         self._nodes.accepted(node)

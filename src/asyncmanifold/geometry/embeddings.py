@@ -6,10 +6,14 @@ from the model that the client started from; the last one is the local model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter
+from asyncmanifold.geometry.spaces import Space, distance_parameter
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Embedding:
     def parameter(self, gram: Floats, fraction: float) -> float:
         """Return where a step of ``fraction`` ends: its chord is that share of the whole chord."""
         return chord_parameter(gram, fraction)
+
+    def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
+        """Return where a step of ``fraction`` ends on a curve of a curved space."""
+        return fraction
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,12 @@ class Bezier(Embedding):
     def parameter(self, gram: Floats, fraction: float) -> float:
         """Return t* by the chord, or the fraction itself."""
         return super().parameter(gram, fraction) if self.step == "chord" else fraction
+
+    def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
+        """Return the smallest t whose geodesic distance from the start is ``fraction`` of the end's."""
+        if self.step == "parameter" or self.degree == 1:
+            return fraction
+        return distance_parameter(space, controls, fraction)
 
 
 EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier}

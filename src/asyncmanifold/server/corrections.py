@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.geometry.spaces import Space
 
 
 def cosines(gram: Floats) -> Floats:
@@ -51,6 +52,14 @@ class Correction:
         """Return offsets changed entry by entry, and what the correction remembers."""
         return offsets, memory
 
+    def lifted(self, space: Space, theta: Tensor, base: Tensor, offsets: Tensor) -> list[Tensor]:
+        """Return tangent vectors at ``base`` as tangent vectors at ``theta``, on a curved space."""
+        return [space.transport(base, theta, offset) for offset in offsets]
+
+    def lifted_coefficients(self, gram: Floats) -> Floats:
+        """Return ``coefficients`` for offsets that have been lifted."""
+        return self.coefficients(gram)
+
     @property
     def transforms(self) -> bool:
         """Whether ``transform`` changes anything; other corrections never form the drift."""
@@ -71,6 +80,14 @@ class Position(Correction):
         matrix = super().coefficients(gram)
         matrix[:, -1] = -1.0
         return matrix
+
+    def lifted(self, space: Space, theta: Tensor, base: Tensor, offsets: Tensor) -> list[Tensor]:
+        """Return the way from ``theta`` to each learned position, which in flat space is v − d."""
+        return [space.log(theta, space.exp(base, offset)) for offset in offsets]
+
+    def lifted_coefficients(self, gram: Floats) -> Floats:
+        """Leave the offsets as they are."""
+        return super().coefficients(gram)
 
 
 @dataclass(frozen=True)

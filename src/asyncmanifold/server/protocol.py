@@ -72,6 +72,8 @@ class Average:
     theta: Tensor
     buffers: Buffers
     count: int
+    points: Tensor | None = None
+    """What of the averaged models lies on manifolds, a row each: a Karcher mean needs them all."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,8 @@ def state_to_file(state: ServerState) -> tuple[dict[str, Tensor], dict[str, Any]
     if (average := state.average) is not None:
         tensors |= {"average.theta": average.theta, **average.buffers.named("average.buffers")}
         numbers["average"] = average.count
+        if average.points is not None:
+            tensors["average.points"] = average.points
     return tensors, numbers
 
 
@@ -129,7 +133,8 @@ def state_from_file(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Serv
         pending = Pending(tensors["pending.step"], count, weight, fraction, buffers)
     if "average" in numbers:
         buffers = Buffers.from_named("average.buffers", tensors)
-        average = Average(tensors["average.theta"], buffers, numbers["average"])
+        points = tensors.get("average.points")
+        average = Average(tensors["average.theta"], buffers, numbers["average"], points)
     return ServerState(
         theta=tensors["theta"],
         buffers=Buffers.from_named("buffers", tensors),

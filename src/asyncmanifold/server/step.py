@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.gram import combine, gram_matrix
 from asyncmanifold.server.methods import Method
@@ -53,16 +55,19 @@ def absorb(
     base: Tensor | None,
     weight: float,
     out: Tensor | None = None,
+    space: Space = FLAT,
 ) -> tuple[ServerState, Step]:
     """Return the state after ``update`` and what happened, or raise ``Rejected``.
 
     ``base`` is the model of the version that the client started from, None if the server does not have
     it; ``weight`` is the client's share of all examples. No input is modified. ``out`` may name a vector
-    of the model's size, not in use, to write the new model to.
+    of the model's size, not in use, to write the new model to. ``space`` is where the model lives.
     """
     if not 0.0 <= weight < inf:
         raise ValueError(f"absorb(weight={weight}) must be at least 0 and finite")
     base = _checked_base(method, state, update, base)
+    if not space.is_flat:
+        return _absorb_curved(space, method, state, update, base, weight)
     gram = gram_matrix(update.offsets, state.theta, base)
     _check_lengths(method, gram)
     offsets, corrected_gram, memory = update.offsets, gram, state.memory
@@ -73,53 +78,125 @@ def absorb(
 
     mixing = method.correction.coefficients(corrected_gram)
     curve = mixing @ corrected_gram @ mixing.T
-    drift_norm, end_norm = _length(gram, -1), _length(curve, -1)
-    staleness = state.staleness(update.version)
-    penalty = method.penalty.scale(end_norm, drift_norm, state.updates)
-    share = method.share(weight)
-    factor = method.staleness.factor(staleness)
-    fraction = penalty * share * method.global_lr * factor
-    if not method.synchronous:  # a round's steps become a mean, which a large η_g may extrapolate
-        fraction = min(1.0, fraction)
-    t = method.embedding.parameter(curve, fraction)
+    scale = _scale(method, state, update, _length(curve, -1), _length(gram, -1), weight)
+    t = method.embedding.parameter(curve, scale.fraction)
     weights = np.array(method.embedding.weights(t))
 
     state = replace(state, updates=state.updates + 1, memory=memory)
     start, full = _start(method, state)
     vector = combine(start, offsets, state.theta, base, weights @ mixing, out)
-    gathered = _gathered(state.pending, vector, update.buffers, share, fraction)
+    gathered = _gathered(state.pending, vector, update.buffers, scale)
     if full:
         moved = _moved(method, state, vector, _mixed(state.buffers, gathered, 1.0))
     else:
         moved = replace(state, pending=gathered)
-    return moved, Step(
-        version=moved.version,
-        base_version=update.version,
-        staleness=staleness,
-        weight=share,
-        drift_norm=drift_norm,
-        update_norm=_length(gram, -2),
-        end_norm=end_norm,
-        cosines=[float(c) for c in cosines(gram)],
-        projected=method.correction.projected(gram),
-        penalty=penalty,
-        fraction=fraction,
-        t=t,
-        step_norm=sqrt(max(0.0, float(weights @ curve @ weights))),
-    )
+    length = sqrt(max(0.0, float(weights @ curve @ weights)))
+    return moved, _step(method, moved, update, gram, _length(gram, -2), scale, t, length)
 
 
-def flush(method: Method, state: ServerState) -> ServerState:
+def _absorb_curved(
+    space: Space, method: Method, state: ServerState, update: Update, base: Tensor, weight: float
+) -> tuple[ServerState, Step]:
+    """The same in tangent space at the current model, along geodesics.
+
+    Offsets are tangent vectors at the base model; a correction takes them to the current one and then acts as
+    in flat space, with the inner product there.
+    """
+    theta, memory = state.theta, state.memory
+    is_fresh = base is theta
+    drift = torch.zeros_like(theta) if is_fresh else -space.log(theta, base)
+    offsets = list(update.offsets)
+    if not is_fresh:
+        offsets = method.correction.lifted(space, theta, base, update.offsets)
+    gram = space.gram(theta, [*offsets, drift])
+    _check_lengths(method, gram)
+    if method.correction.transforms:
+        changed, memory = method.correction.transform(torch.stack(offsets), drift, memory)
+        offsets = [space.project(theta, offset) for offset in changed]
+    rows = torch.stack([*offsets, drift])
+    corrected_gram = space.gram(theta, list(rows))
+    _check_lengths(method, corrected_gram)
+    mixing = method.correction.lifted_coefficients(corrected_gram)
+    curve = mixing @ corrected_gram @ mixing.T
+    controls = [theta, *(space.exp(theta, v) for v in torch.from_numpy(mixing).to(rows) @ rows)]
+    scale = _scale(method, state, update, _length(curve, -1), _length(gram, -1), weight)
+    t = method.embedding.place(space, controls, scale.fraction)
+    reached = space.repaired(space.curve(controls, t))
+    way = space.log(theta, reached)
+
+    state = replace(state, updates=state.updates + 1, memory=memory)
+    held = state.pending
+    total = way if held is None else held.step + way
+    gathered = _gathered(held, total, update.buffers, scale)
+    if method.buffer is None or method.buffer.full(gathered.count):
+        target = reached if held is None else space.repaired(space.exp(theta, total))
+        moved = _moved(method, state, target, _mixed(state.buffers, gathered, 1.0), space)
+    else:
+        moved = replace(state, pending=gathered)
+    received = space.norm(base, update.offsets[-1])
+    return moved, _step(method, moved, update, gram, received, scale, t, space.norm(theta, way))
+
+
+def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
     """Return the state with what a buffer holds applied; a barrier's steps become their weighted mean."""
     pending = state.pending
     if pending is None:
         return state
     share = 1.0 / pending.weight if method.synchronous and pending.weight > 0.0 else 1.0
-    return _moved(
-        method,
-        state,
-        torch.add(state.theta, pending.step, alpha=share),
-        _mixed(state.buffers, pending, share),
+    if space.is_flat:
+        theta = torch.add(state.theta, pending.step, alpha=share)
+    else:
+        theta = space.repaired(space.exp(state.theta, share * pending.step))
+    return _moved(method, state, theta, _mixed(state.buffers, pending, share), space)
+
+
+class Scale(NamedTuple):
+    """How long a step may be, and why."""
+
+    staleness: int
+    penalty: float
+    share: float
+    fraction: float
+    drift_norm: float
+    end_norm: float
+
+
+def _scale(
+    method: Method, state: ServerState, update: Update, end_norm: float, drift_norm: float, weight: float
+) -> Scale:
+    staleness = state.staleness(update.version)
+    penalty = method.penalty.scale(end_norm, drift_norm, state.updates)
+    share = method.share(weight)
+    fraction = penalty * share * method.global_lr * method.staleness.factor(staleness)
+    if not method.synchronous:  # a round's steps become a mean, which a large η_g may extrapolate
+        fraction = min(1.0, fraction)
+    return Scale(staleness, penalty, share, fraction, drift_norm, end_norm)
+
+
+def _step(
+    method: Method,
+    moved: ServerState,
+    update: Update,
+    gram: Floats,
+    update_norm: float,
+    scale: Scale,
+    t: float,
+    length: float,
+) -> Step:
+    return Step(
+        version=moved.version,
+        base_version=update.version,
+        staleness=scale.staleness,
+        weight=scale.share,
+        drift_norm=scale.drift_norm,
+        update_norm=update_norm,
+        end_norm=scale.end_norm,
+        cosines=[float(c) for c in cosines(gram)],
+        projected=method.correction.projected(gram),
+        penalty=scale.penalty,
+        fraction=scale.fraction,
+        t=t,
+        step_norm=length,
     )
 
 
@@ -131,25 +208,25 @@ def _start(method: Method, state: ServerState) -> tuple[Tensor, bool]:
     return (torch.zeros_like(state.theta) if held is None else held.step), False
 
 
-def _moved(method: Method, state: ServerState, theta: Tensor, buffers: Buffers) -> ServerState:
+def _moved(
+    method: Method, state: ServerState, theta: Tensor, buffers: Buffers, space: Space = FLAT
+) -> ServerState:
     """Return the state at its next version."""
     state = replace(state, theta=theta, buffers=buffers, version=state.version + 1, pending=None)
     if method.averaging is None:
         return state
-    return replace(state, average=method.averaging.next(state))
+    return replace(state, average=method.averaging.next(state, space))
 
 
-def _gathered(
-    held: Pending | None, step: Tensor, buffers: Buffers, weight: float, fraction: float
-) -> Pending:
-    floats = buffers.floats * fraction
+def _gathered(held: Pending | None, step: Tensor, buffers: Buffers, scale: Scale) -> Pending:
+    floats = buffers.floats * scale.fraction
     if held is None:
-        return Pending(step, 1, weight, fraction, Buffers(floats, buffers.integers))
+        return Pending(step, 1, scale.share, scale.fraction, Buffers(floats, buffers.integers))
     return Pending(
         step,
         held.count + 1,
-        held.weight + weight,
-        held.fraction + fraction,
+        held.weight + scale.share,
+        held.fraction + scale.fraction,
         Buffers(held.buffers.floats + floats, buffers.integers),
     )
 

@@ -178,7 +178,7 @@ class Simulation:
             if not flight.is_lost:
                 executor.release(flight.job)
         if self._method.synchronous and not self.flight:
-            self.state = flush(self._method, self.state)
+            self.state = flush(self._method, self.state, self._model.space)
         self.seconds = perf_counter() - self._started
         if record is not None:
             record |= {"version": self.state.version, "wall_seconds": self.seconds}
@@ -226,7 +226,13 @@ class Simulation:
                 raise NonFiniteLoss(result)
             weight = self._sizes[job.client] / self._examples
             self.state, step = absorb(
-                self._method, before, result, base=job.theta, weight=weight, out=self._spare
+                self._method,
+                before,
+                result,
+                base=job.theta,
+                weight=weight,
+                out=self._spare,
+                space=self._model.space,
             )
         except (NonFiniteLoss, Rejected) as problem:
             kind = "rejected" if isinstance(problem, Rejected) else "failed"

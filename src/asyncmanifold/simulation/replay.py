@@ -100,10 +100,13 @@ class Replay:
         """Train and absorb an update with the weight that was recorded; return what is new about it."""
         job = self._jobs.pop(record["job"])
         update = executor.result(job, len(self._updates) - self.state.updates)
-        self.state, step = absorb(self._method, self.state, update, base=job.theta, weight=record["weight"])
+        space, weight = self._model.space, record["weight"]
+        self.state, step = absorb(
+            self._method, self.state, update, base=job.theta, weight=weight, space=space
+        )
         executor.release(job)
         if self._method.synchronous and record["version"] > self.state.version:
-            self.state = flush(self._method, self.state)
+            self.state = flush(self._method, self.state, self._model.space)
         trained = {"loss": update.loss, "train_seconds": update.seconds}
         return {**asdict(step), **trained, "version": self.state.version}
 

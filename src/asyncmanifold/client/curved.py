@@ -1,0 +1,140 @@
+"""Control points on manifolds: trained by geoopt's optimisers, along curves of geodesics.
+
+The gradient at γ(s) is pulled back to the control points exactly, by differentiating de Casteljau's
+geodesics. Where control points coincide a logarithm has no derivative that torch could find; the limit is
+b_k(s) times the gradient, as in flat space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.geometry.embeddings import Bezier, Embedding
+from asyncmanifold.geometry.maps import Maps
+from asyncmanifold.geometry.spaces import Piece
+from asyncmanifold.vectors import FlatModel
+
+
+class CurvedControls:
+    """Free control points of a model with parameters on manifolds."""
+
+    def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
+        self._model, self._embedding, self._settings = model, embedding, settings
+        self._pieces = model.space.pieces
+
+    def begin(self, theta: Tensor, offsets: Tensor) -> None:
+        """Put every control point at ``theta``, with a fresh optimiser."""
+        import geoopt
+
+        self._theta, self._offsets = theta, offsets
+        count = self._embedding.points
+        self._flat = [nn.Parameter(theta.clone()) for _ in range(count)]
+        """The flat coordinates of each control point; those of pieces are not used."""
+        self._curved = [
+            [geoopt.ManifoldParameter(piece.of(theta).clone(), piece.maps.manifold) for _ in range(count)]
+            for piece in self._pieces
+        ]
+        self._base = [piece.of(theta) for piece in self._pieces]
+        trained = [*self._flat, *(point for points in self._curved for point in points)]
+        lr, momentum = self._settings.local_lr, self._settings.momentum
+        if self._settings.optimizer == "adam":
+            self._optimizer = geoopt.optim.RiemannianAdam(trained, lr=lr)
+        else:
+            self._optimizer = geoopt.optim.RiemannianSGD(trained, lr=lr, momentum=momentum)
+
+    @torch.no_grad()
+    def start_curve(self) -> None:
+        """Spread interior points on the geodesic to the end point, where that is asked for."""
+        embedding = self._embedding
+        if not (isinstance(embedding, Bezier) and embedding.interior_start == "chord"):
+            return
+        for k in range(1, embedding.points):
+            share = k / embedding.points
+            self._flat[k - 1].copy_(torch.lerp(self._theta, self._flat[-1], share))
+            for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
+                points[k - 1].copy_(geodesic(piece.maps, base, points[-1], share))
+
+    def place(self, s: float) -> None:
+        """Put the model at γ(s), and keep how it depends on the control points."""
+        self._s = s
+        self._weights = self._embedding.weights(s)
+        vector = self._model.vector
+        with torch.no_grad():
+            torch.mul(self._theta, 1.0 - sum(self._weights), out=vector)
+            for weight, point in zip(self._weights, self._flat, strict=True):
+                vector.add_(point, alpha=weight)
+        self._reached = []
+        for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
+            with torch.enable_grad():
+                reached = points[-1] if s == 1.0 else curve(piece.maps, [base, *points], s)
+            self._reached.append(reached)
+            piece.of(vector).copy_(reached.detach())
+
+    def learn(self, along_curve: bool) -> None:
+        """Move each control point by its share of the gradient, pulled back along the curve."""
+        is_frozen = along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
+        active = [k for k, weight in enumerate(self._weights) if weight != 0.0]
+        trained = active[:-1] if is_frozen else active
+        self._optimizer.zero_grad(set_to_none=True)
+        self._learn_flat(trained)
+        for number, piece in enumerate(self._pieces):
+            self._learn_piece(number, piece, trained)
+        self._optimizer.step()
+
+    def _learn_flat(self, trained: Sequence[int]) -> None:
+        gradient = self._model.gradient
+        gradient = gradient + self._settings.proximal * (self._model.vector - self._theta)
+        for piece in self._pieces:
+            piece.of(gradient).zero_()
+        for k in trained:
+            self._flat[k].grad = self._weights[k] * gradient
+
+    def _learn_piece(self, number: int, piece: Piece, trained: Sequence[int]) -> None:
+        points, reached, base = self._curved[number], self._reached[number], self._base[number]
+        here = reached.detach()
+        gradient = piece.of(self._model.gradient).clone()
+        if self._settings.proximal:
+            gradient += self._settings.proximal * lowered(piece.maps, here, -piece.maps.log(here, base))
+        if self._s == 1.0:
+            points[-1].grad = gradient if trained else None
+            return
+        pulled = torch.autograd.grad(reached, points, gradient, allow_unused=True)
+        for k in trained:
+            found = pulled[k]
+            is_sound = found is not None and bool(torch.isfinite(found).all())
+            points[k].grad = found if is_sound else self._weights[k] * gradient
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Write the way from Θ^t to each control point."""
+        for k, offset in enumerate(self._offsets):
+            end = self._flat[k].detach().clone()
+            for piece, points in zip(self._pieces, self._curved, strict=True):
+                piece.of(end).copy_(points[k])
+            offset.copy_(self._model.space.log(self._theta, end))
+
+
+def geodesic(maps: Maps, start: Tensor, end: Tensor, t: float) -> Tensor:
+    """Return the point a share ``t`` of the way."""
+    return maps.exp(start, t * maps.log(start, end))
+
+
+def curve(maps: Maps, controls: Sequence[Tensor], t: float) -> Tensor:
+    """Return the place ``t`` on a Bézier curve, by de Casteljau's geodesics."""
+    points = list(controls)
+    while len(points) > 1:
+        points = [geodesic(maps, a, b, t) for a, b in pairwise(points)]
+    return points[0]
+
+
+def lowered(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:
+    """Return the plain gradient that stands for a Riemannian one: the metric applied to it."""
+    with torch.enable_grad():
+        other = torch.zeros_like(tangent, requires_grad=True)
+        (gradient,) = torch.autograd.grad(maps.inner(point, other, tangent), other)
+    return gradient

@@ -1,0 +1,136 @@
+"""The maps of a manifold that a space needs, taken from geoopt or put in their place.
+
+Where geoopt has exp, log and transport they are used. The Stiefel manifolds have no log: there the polar
+retraction R_X(V) = (X + V)(I + VᵀV)^(−1/2) and its inverse stand for exp and log, and projection for
+transport, which is what convergence theory asks of a retraction. Others are refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Maps(Protocol):
+    """What a manifold can do, for points and tangent vectors in its own shape."""
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return where ``tangent`` leads from ``point``."""
+        ...
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return the tangent vector that leads from ``point`` to ``other``."""
+        ...
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Return a tangent vector at ``start`` as one at ``end``."""
+        ...
+
+    def inner(self, point: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """Return the inner product of two tangent vectors, summed over independent points."""
+        ...
+
+    def project(self, point: Tensor, vector: Tensor) -> Tensor:
+        """Return the tangent part of a vector."""
+        ...
+
+    def repair(self, point: Tensor) -> Tensor:
+        """Return the nearest point on the manifold."""
+        ...
+
+
+class GeooptMaps:
+    """Those of a manifold of geoopt that has them all."""
+
+    def __init__(self, manifold: Any) -> None:
+        self.manifold = manifold
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return geoopt's exponential map."""
+        made: Tensor = self.manifold.expmap(point, tangent)
+        return made
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return geoopt's logarithm."""
+        made: Tensor = self.manifold.logmap(point, other)
+        return made
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Return geoopt's transport."""
+        made: Tensor = self.manifold.transp(start, end, tangent)
+        return made
+
+    def inner(self, point: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """Return geoopt's inner product."""
+        made: Tensor = self.manifold.inner(point, first, second).sum()
+        return made
+
+    def project(self, point: Tensor, vector: Tensor) -> Tensor:
+        """Return geoopt's projection."""
+        made: Tensor = self.manifold.proju(point, vector)
+        return made
+
+    def repair(self, point: Tensor) -> Tensor:
+        """Return geoopt's projection of a point."""
+        made: Tensor = self.manifold.projx(point)
+        return made
+
+
+class SphereMaps(GeooptMaps):
+    """The sphere with the parallel transport along the great circle; geoopt's is a projection."""
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Return P v = v − ⟨y, v⟩ / (1 + ⟨x, y⟩) · (x + y), which keeps lengths and angles."""
+        across = (end * tangent).sum(-1, keepdim=True) / (1.0 + (start * end).sum(-1, keepdim=True))
+        return tangent - across * (start + end)
+
+
+class StiefelMaps(GeooptMaps):
+    """The Stiefel manifolds with the polar retraction and its inverse in place of exp and log."""
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return (X + V)(I + VᵀV)^(−1/2), the nearest point to X + V."""
+        left, _, right = torch.linalg.svd(point + tangent, full_matrices=False)
+        made: Tensor = left @ right
+        return made
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return V = Y S − X with S symmetric and XᵀY S + S YᵀX = 2 I."""
+        return other @ _symmetric_solution(point.mT @ other) - point
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Return the tangent part at the end."""
+        return self.project(end, tangent)
+
+
+def _symmetric_solution(matrix: Tensor) -> Tensor:
+    """Return the S with M S + S Mᵀ = 2 I, by one linear system."""
+    size = matrix.shape[-1]
+    identity = torch.eye(size, dtype=matrix.dtype)
+    system = torch.einsum("...ij,kl->...ikjl", matrix, identity)
+    system = system + torch.einsum("...kl,ij->...ikjl", matrix, identity)
+    flat = system.reshape(*matrix.shape[:-2], size * size, size * size)
+    right = (2.0 * identity).reshape(size * size).expand(*flat.shape[:-1])
+    solution: Tensor = torch.linalg.solve(flat, right)
+    return solution.reshape(*matrix.shape)
+
+
+def maps_of(manifold: Any) -> Maps:
+    """Return a manifold's maps, or say in one line which it lacks."""
+    kind = type(manifold).__name__
+    if "Stiefel" in kind:
+        return StiefelMaps(manifold)
+    if kind in ("Sphere", "SphereExact"):
+        return SphereMaps(manifold)
+    missing = [name for name in ("expmap", "logmap", "transp") if not _has(manifold, name)]
+    if missing:
+        raise ValueError(f"parameters on {kind} cannot be trained: geoopt has no {missing[0]} for it")
+    return GeooptMaps(manifold)
+
+
+def _has(manifold: Any, name: str) -> bool:
+    """Say whether a manifold has a map of its own; geoopt's base class only raises."""
+    own = getattr(type(manifold), name, None)
+    return own is not None and "NotImplementedError" not in own.__code__.co_names

@@ -1,0 +1,188 @@
+"""Parameter spaces: flat, or a product of a flat space and manifolds.
+
+A model is one flat vector wherever it lives, and so is a tangent vector. Parameters that are geoopt's
+``ManifoldParameter`` take up stretches of it; exp, log, transport, inner product and distance of such a
+stretch are its manifold's, and +, −, identity, dot product and norm everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.geometry.maps import Maps, maps_of
+
+SCAN = 32
+"""Places at which a curve is looked at to find the first that is far enough."""
+BISECTIONS = 26
+"""Halvings of the piece that holds the place; single precision knows no more."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of the vector that lives on a manifold."""
+
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    maps: Maps
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Return this stretch of a vector, in its own shape."""
+        return vector[self.start : self.end].view(self.shape)
+
+
+class Space:
+    """A product of a flat space and the manifolds of ``pieces``; flat where there are none."""
+
+    def __init__(self, pieces: Sequence[Piece] = ()) -> None:
+        self.pieces = tuple(pieces)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether no parameter lives on a manifold."""
+        return not self.pieces
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return where the geodesic from ``point`` along ``tangent`` is at time 1."""
+        return self._mapped(point + tangent, lambda maps, x, v: maps.exp(x, v), point, tangent)
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return the tangent vector at ``point`` whose geodesic is at ``other`` at time 1."""
+        return self._mapped(other - point, lambda maps, x, y: maps.log(x, y), point, other)
+
+    def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
+        """Return a tangent vector at ``start`` as one at ``end``."""
+        return self._mapped(
+            tangent.clone(), lambda maps, x, y, v: maps.transport(x, y, v), start, end, tangent
+        )
+
+    def project(self, point: Tensor, vector: Tensor) -> Tensor:
+        """Return the tangent part of any vector at ``point``."""
+        return self._mapped(vector.clone(), lambda maps, x, v: maps.project(x, v), point, vector)
+
+    def geodesic(self, start: Tensor, end: Tensor, t: float) -> Tensor:
+        """Return the point a share ``t`` of the way from ``start`` to ``end``."""
+        return self._mapped(
+            torch.lerp(start, end, t), lambda maps, x, y: maps.exp(x, t * maps.log(x, y)), start, end
+        )
+
+    def curve(self, controls: Sequence[Tensor], t: float) -> Tensor:
+        """Return the place ``t`` on the Bézier curve of these control points, by de Casteljau's geodesics."""
+        points = list(controls)
+        while len(points) > 1:
+            points = [self.geodesic(a, b, t) for a, b in pairwise(points)]
+        return points[0]
+
+    def gram(self, point: Tensor, tangents: Sequence[Tensor]) -> Floats:
+        """Return the inner products of tangent vectors at ``point``, all with all."""
+        count = len(tangents)
+        matrix = np.zeros((count, count))
+        for i in range(count):
+            for j in range(i, count):
+                matrix[i, j] = matrix[j, i] = self.inner(point, tangents[i], tangents[j])
+        return matrix
+
+    def inner(self, point: Tensor, first: Tensor, second: Tensor) -> float:
+        """Return the inner product of two tangent vectors at ``point``."""
+        product = first.double() * second.double()
+        for piece in self.pieces:
+            piece.of(product).zero_()
+        total = float(product.sum())
+        for piece in self.pieces:
+            total += float(piece.maps.inner(*(piece.of(v).double() for v in (point, first, second))))
+        return total
+
+    def norm(self, point: Tensor, tangent: Tensor) -> float:
+        """Return the length of a tangent vector at ``point``."""
+        return sqrt(max(0.0, self.inner(point, tangent, tangent)))
+
+    def distance(self, first: Tensor, second: Tensor) -> float:
+        """Return the length of the geodesic between two points."""
+        return self.norm(first, self.log(first, second))
+
+    def repaired(self, point: Tensor) -> Tensor:
+        """Return a point that rounding has moved off its manifolds, back on them."""
+        return self._mapped(point.clone(), lambda maps, x: maps.repair(x), point)
+
+    def curved_part(self, vector: Tensor) -> Tensor:
+        """Return the stretches of a vector that live on manifolds, one after another."""
+        return torch.cat([vector[piece.start : piece.end] for piece in self.pieces])
+
+    def with_mean(self, vector: Tensor, points: Tensor) -> Tensor:
+        """Return ``vector`` with the Karcher mean of ``points`` (rows of curved parts) on its manifolds."""
+        mean, start = vector.clone(), 0
+        for piece in self.pieces:
+            end = start + piece.end - piece.start
+            rows = points[:, start:end].double().view(-1, *piece.shape)
+            piece.of(mean).copy_(karcher_mean(piece.maps, rows))
+            start = end
+        return mean
+
+    def _mapped(self, flat: Tensor, rule: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+        """Return ``flat`` with the pieces replaced by what ``rule`` makes of theirs, in double precision."""
+        for piece in self.pieces:
+            made = rule(piece.maps, *(piece.of(vector).double() for vector in vectors))
+            piece.of(flat).copy_(made)
+        return flat
+
+
+FLAT = Space()
+
+
+def karcher_mean(maps: Maps, points: Tensor, tolerance: float = 1e-10, limit: int = 200) -> Tensor:
+    """Return the point with the least sum of squared distances to ``points``.
+
+    Steps by the mean logarithm until it is shorter than ``tolerance``, at most ``limit`` times.
+    """
+    mean = points[-1]
+    for _ in range(limit):
+        way = torch.stack([maps.log(mean, point) for point in points]).mean(0)
+        mean = maps.repair(maps.exp(mean, way))
+        if float(maps.inner(mean, way, way)) <= tolerance**2:
+            break
+    return mean
+
+
+def distance_parameter(space: Space, controls: Sequence[Tensor], fraction: float) -> float:
+    """Return the smallest t in [0, 1] with d(p_0, γ(t)) = fraction · d(p_0, p_n): a scan, then bisection."""
+    start = controls[0]
+    target = fraction * space.distance(start, controls[-1])
+    if target <= 0.0:
+        return 0.0
+
+    def reaches(t: float) -> bool:
+        return space.distance(start, space.curve(controls, t)) >= target
+
+    high = next((k / SCAN for k in range(1, SCAN) if reaches(k / SCAN)), 1.0)
+    low = high - 1.0 / SCAN
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high
+
+
+def space_of(parameters: Iterable[nn.Parameter]) -> Space:
+    """Return the space of parameters that follow each other in one vector."""
+    pieces: list[Piece] = []
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.numel()
+        manifold: Any = getattr(parameter, "manifold", None)
+        if manifold is not None and not _is_plain(manifold):
+            pieces.append(Piece(start, end, tuple(parameter.shape), maps_of(manifold)))
+        start = end
+    return Space(pieces) if pieces else FLAT
+
+
+def _is_plain(manifold: Any) -> bool:
+    """Say whether a manifold is Euclidean space, which needs no maps."""
+    return type(manifold).__name__ == "Euclidean"
