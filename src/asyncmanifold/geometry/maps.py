@@ -63,8 +63,8 @@ class GeooptMaps:
         return made
 
     def inner(self, point: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return geoopt's inner product."""
-        made: Tensor = self.manifold.inner(point, first, second).sum()
+        """Return geoopt's inner product; without ``keepdim`` the Poincaré ball's has one dimension too many."""
+        made: Tensor = self.manifold.inner(point, first, second, keepdim=True).sum()
         return made
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
@@ -104,6 +104,11 @@ class StiefelMaps(GeooptMaps):
         """Return the tangent part at the end."""
         return self.project(end, tangent)
 
+    def project(self, point: Tensor, vector: Tensor) -> Tensor:
+        """Return V − X sym(XᵀV); geoopt's for the canonical metric is not a projection."""
+        inside = point.mT @ vector
+        return vector - point @ (0.5 * (inside + inside.mT))
+
 
 def _symmetric_solution(matrix: Tensor) -> Tensor:
     """Return the S with M S + S Mᵀ = 2 I, by one linear system."""
@@ -117,20 +122,17 @@ def _symmetric_solution(matrix: Tensor) -> Tensor:
     return solution.reshape(*matrix.shape)
 
 
-def maps_of(manifold: Any) -> Maps:
-    """Return a manifold's maps, or say in one line which it lacks."""
+def maps_of(manifold: Any, point: Tensor) -> Maps:
+    """Return the maps of a manifold that ``point`` is on, or say in one line which it lacks."""
     kind = type(manifold).__name__
     if "Stiefel" in kind:
         return StiefelMaps(manifold)
-    if kind in ("Sphere", "SphereExact"):
-        return SphereMaps(manifold)
-    missing = [name for name in ("expmap", "logmap", "transp") if not _has(manifold, name)]
-    if missing:
-        raise ValueError(f"parameters on {kind} cannot be trained: geoopt has no {missing[0]} for it")
-    return GeooptMaps(manifold)
-
-
-def _has(manifold: Any, name: str) -> bool:
-    """Say whether a manifold has a map of its own; geoopt's base class only raises."""
-    own = getattr(type(manifold), name, None)
-    return own is not None and "NotImplementedError" not in own.__code__.co_names
+    zero = torch.zeros_like(point)
+    for name, arguments in (("expmap", (zero,)), ("logmap", (point,)), ("transp", (point, zero))):
+        try:
+            getattr(manifold, name)(point, *arguments)
+        except (NotImplementedError, TypeError) as problem:
+            raise ValueError(
+                f"parameters on {kind} cannot be trained: geoopt has no {name} for it"
+            ) from problem
+    return (SphereMaps if kind in ("Sphere", "SphereExact") else GeooptMaps)(manifold)

@@ -178,7 +178,7 @@ def space_of(parameters: Iterable[nn.Parameter]) -> Space:
         end = start + parameter.numel()
         manifold: Any = getattr(parameter, "manifold", None)
         if manifold is not None and not _is_plain(manifold):
-            pieces.append(Piece(start, end, tuple(parameter.shape), maps_of(manifold)))
+            pieces.append(Piece(start, end, tuple(parameter.shape), maps_of(manifold, parameter.detach())))
         start = end
     return Space(pieces) if pieces else FLAT
 
