@@ -16,6 +16,9 @@ from torch import Tensor
 class Maps(Protocol):
     """What a manifold can do, for points and tangent vectors in its own shape."""
 
+    manifold: Any
+    """geoopt's, for its optimisers."""
+
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
         """Return where ``tangent`` leads from ``point``."""
         ...
@@ -63,7 +66,7 @@ class GeooptMaps:
         return made
 
     def inner(self, point: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Return geoopt's inner product; without ``keepdim`` the Poincaré ball's has one dimension too many."""
+        """Return geoopt's inner product; without ``keepdim`` the Poincaré ball's has a wrong shape."""
         made: Tensor = self.manifold.inner(point, first, second, keepdim=True).sum()
         return made
 
