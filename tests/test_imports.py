@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent.parent
 ENGINES_AND_PLOTS = {"flwr", "ray", "matplotlib", "plotly", "rich", "geoopt"}
 MAY_IMPORT = {
     "geometry": {"geometry"},
-    "vectors": set(),
+    "vectors": {"geometry"},
     "seeding": set(),
     "metrics": set(),
     "trace": set(),
