@@ -169,3 +169,7 @@ def test_every_preset_loads_with_every_method():
         for method in method_names(scenario):
             config = load_config(scenario, method)
             assert tomllib.loads(tomli_w.dumps(config_tree(config)))
+
+
+def test_a_choice_called_none_is_a_choice():
+    assert load_config("digits", "fedbuff", settings={"weighting": "none"}).method.weighting == "none"

@@ -10,7 +10,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from asyncmanifold import METHODS, Method, simulate
 from asyncmanifold.flower import AsyncServer, Policy, Stopped
 from asyncmanifold.flower.codec import ARRAYS, METRICS, arrays_of
+from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.report import write_report
+from asyncmanifold.simulation.replay import NEEDED
 from asyncmanifold.trace import read_trace
 from asyncmanifold.vectors import FlatModel
 from grid import LocalGrid, honest
@@ -234,6 +236,21 @@ def test_nodes_come_and_go(tmp_path):
     partitions = {record["client"]: record["partition"] for record in of_kind(records, "update")}
     assert partitions == {0: 0, 1: 1, 2: 2, 3: 0}
     assert_same_model(result, replayed(tmp_path / "run", "fedasync").model)
+
+
+def test_a_node_that_returns_starts_with_a_clean_slate():
+    nodes = Nodes(patience=1, rest_seconds=60.0)
+    (node,), _ = nodes.meet([7])
+    assert nodes.failed(node, "failed", now=0.0) == 60.0
+    assert nodes.free(now=1.0, depth=1) == []
+    assert nodes.meet([]) == ([], [node])
+    assert nodes.meet([7]) == ([node], [])
+    assert nodes.free(now=1.0, depth=1) == [node]
+
+
+def test_a_node_without_a_partition_cannot_be_replayed():
+    with pytest.raises(ValueError, match="client 0 was started without partition-id"):
+        simulate(TASK, "fedgs", replay=[dict.fromkeys(NEEDED, 0) | {"kind": "update", "partition": None}])
 
 
 def test_weights_are_shares_of_those_present(tmp_path):

@@ -102,7 +102,7 @@ def build_part(key: str, value: Any, where: str) -> Any:
 
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     """Return a TOML value as the type that a field declares."""
-    if value == "none" and hint is not str:
+    if value == "none" and hint is not str and "none" not in get_args(hint):
         if NoneType in get_args(hint):
             return None
         raise ConfigError(f"{where} must have a value")

@@ -311,6 +311,7 @@ class Deployment:
             )
             for node in self._nodes.present.values()
         }
+        log.info("asking %s nodes how the model does on their data, after their last jobs", len(asked))
         replies = self._grid.send_and_receive(
             list(asked.values()), timeout=self._plan.policy.deadline or self._plan.policy.wait_seconds
         )

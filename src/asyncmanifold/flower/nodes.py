@@ -48,6 +48,8 @@ class Nodes:
         for node_id in there:
             self.known.setdefault(node_id, Node(node_id, client=len(self.known)))
         came = [self.known[node_id] for node_id in there if node_id not in self.present]
+        for node in came:  # what it failed at while it was going is not held against it
+            node.failures, node.rests, node.rests_until = 0, 0, 0.0
         went = [node for node_id, node in self.present.items() if node_id not in set(there)]
         self.present = {node_id: self.known[node_id] for node_id in there}
         return came, went

@@ -42,6 +42,8 @@ def arranged(task: Task, updates: Iterable[Record]) -> Task:
     part_of: dict[int, int] = {}
     for record in updates:
         client, part = record["client"], record.get("partition", record["client"])
+        if part is None:
+            raise ReplayError(f"client {client} was started without partition-id: nobody knows its data here")
         if not isinstance(part, int) or not 0 <= part < len(task.clients):
             count = len(task.clients)
             raise ReplayError(
