@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     MEMBERSHIP = 7
     LAYERS = 8
     LANDSCAPE = 9
+    TUNNEL = 10
 
 
 def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:

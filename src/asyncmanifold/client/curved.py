@@ -19,6 +19,9 @@ from asyncmanifold.geometry.maps import Maps
 from asyncmanifold.geometry.spaces import Piece
 from asyncmanifold.vectors import FlatModel
 
+NEARBY = 1e-3
+"""How far along a curve to look for its direction."""
+
 
 class CurvedControls:
     """Free control points of a model with parameters on manifolds."""
@@ -74,6 +77,28 @@ class CurvedControls:
                 reached = points[-1] if s == 1.0 else curve(piece.maps, [base, *points], s)
             self._reached.append(reached)
             piece.of(vector).copy_(reached.detach())
+        self._here = vector.clone()
+
+    def shift(self, direction: Tensor, length: float) -> None:
+        """Follow a geodesic of ``length`` from γ(s), orthogonal to the curve."""
+        space, here = self._model.space, self._here
+        nearby = self._s + NEARBY if self._s < 0.5 else self._s - NEARBY
+        ahead = space.curve([self._theta, *self._points()], nearby)
+        tangent, direction = space.log(here, ahead), space.project(here, direction)
+        square = space.inner(here, tangent, tangent)
+        if square > 0.0:
+            direction = direction - space.inner(here, direction, tangent) / square * tangent
+        norm = space.norm(here, direction)
+        if norm > 0.0:
+            self._model.vector.copy_(space.exp(here, length / norm * direction))
+
+    def _points(self) -> list[Tensor]:
+        """Return the free control points as vectors."""
+        vectors = [point.detach().clone() for point in self._flat]
+        for k, vector in enumerate(vectors):
+            for piece, points in zip(self._pieces, self._curved, strict=True):
+                piece.of(vector).copy_(points[k].detach())
+        return vectors
 
     def learn(self, along_curve: bool) -> None:
         """Move each control point by its share of the gradient, pulled back along the curve."""
@@ -88,7 +113,7 @@ class CurvedControls:
 
     def _learn_flat(self, trained: Sequence[int]) -> None:
         gradient = self._model.gradient
-        gradient = gradient + self._settings.proximal * (self._model.vector - self._theta)
+        gradient = gradient + self._settings.proximal * (self._here - self._theta)
         for piece in self._pieces:
             piece.of(gradient).zero_()
         for k in trained:
@@ -112,11 +137,8 @@ class CurvedControls:
     @torch.no_grad()
     def finish(self) -> None:
         """Write the way from Θ^t to each control point."""
-        for k, offset in enumerate(self._offsets):
-            end = self._flat[k].detach().clone()
-            for piece, points in zip(self._pieces, self._curved, strict=True):
-                piece.of(end).copy_(points[k])
-            offset.copy_(self._model.space.log(self._theta, end))
+        for offset, point in zip(self._offsets, self._points(), strict=True):
+            offset.copy_(self._model.space.log(self._theta, point))
 
 
 def geodesic(maps: Maps, start: Tensor, end: Tensor, t: float) -> Tensor:

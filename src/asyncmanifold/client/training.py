@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from asyncmanifold.geometry.embeddings import Bezier, Embedding
+from asyncmanifold.geometry.embeddings import Bezier, Embedding, Tunnel
 from asyncmanifold.seeding import Purpose, derive, torch_seed
 from asyncmanifold.server.protocol import Job, Update
 from asyncmanifold.tasks.data import Data
@@ -103,6 +103,7 @@ class Trainer:
         self._model.module.train()
         random = derive(self._seed, Purpose.TRAINING, job.client, job.number)
         losses: list[float] = []
+        self._directions = derive(self._seed, Purpose.TUNNEL, job.client, job.number)
         with torch_seed(derive(self._seed, Purpose.LAYERS, job.client, job.number)):
             for epoch in range(job.point_epochs + job.curve_epochs):
                 along_curve = epoch >= job.point_epochs
@@ -126,13 +127,30 @@ class Trainer:
         )
 
     def _step(self, s: float, along_curve: bool, inputs: Any, targets: Any) -> float:
-        """Take one optimiser step at γ(s) and return the loss there."""
+        """Take one optimiser step at γ(s), or beside it in a tunnel, and return the loss there."""
         self._controls.place(s)
+        if along_curve and isinstance(self._embedding, Tunnel) and self._embedding.radius:
+            self._leave_curve(self._embedding, inputs, targets)
+        value = self._pass(inputs, targets)
+        self._controls.learn(along_curve)
+        return value
+
+    def _pass(self, inputs: Any, targets: Any) -> float:
+        """Return the loss, and leave its gradient in the model."""
         self._model.gradient.zero_()
         value = self._loss(self._model.module(inputs), targets)
         value.backward()  # type: ignore[no-untyped-call]
-        self._controls.learn(along_curve)
         return value.item()
+
+    def _leave_curve(self, tunnel: Tunnel, inputs: Any, targets: Any) -> None:
+        """Move the model off the curve: where the loss rises, or anywhere within the radius."""
+        if tunnel.sharpness_aware:
+            self._pass(inputs, targets)
+            self._controls.shift(self._model.gradient.clone(), tunnel.radius)
+            return
+        size = self._model.size
+        direction = torch.from_numpy(self._directions.standard_normal(size, dtype=np.float32))
+        self._controls.shift(direction, tunnel.radius * float(self._directions.random()) ** (1.0 / size))
 
 
 class Controls(Protocol):
@@ -148,6 +166,10 @@ class Controls(Protocol):
 
     def place(self, s: float) -> None:
         """Put the model at γ(s)."""
+        ...
+
+    def shift(self, direction: Tensor, length: float) -> None:
+        """Move the model off the curve by ``length``, along the part of ``direction`` orthogonal to it."""
         ...
 
     def learn(self, along_curve: bool) -> None:
@@ -180,11 +202,24 @@ class FlatControls:
 
     def place(self, s: float) -> None:
         """Put the model at Θ^t + Σ b_k(s) v_k."""
+        self._s = s
         weights = self._embedding.weights(s)
         self._active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
         point = self._theta
         for k, weight in self._active:
             point = torch.add(point, self._offsets[k], alpha=weight, out=self._model.vector)
+
+    def shift(self, direction: Tensor, length: float) -> None:
+        """Add what is left of ``direction`` without its part along γ'(s), scaled to ``length``."""
+        tangent = torch.zeros_like(direction)
+        for slope, offset in zip(self._embedding.slopes(self._s), self._offsets, strict=True):
+            tangent.add_(offset, alpha=slope)
+        square = torch.dot(tangent, tangent).item()
+        if square > 0.0:
+            direction.sub_(tangent, alpha=torch.dot(direction, tangent).item() / square)
+        norm = torch.linalg.vector_norm(direction).item()
+        if norm > 0.0:
+            self._model.vector.add_(direction, alpha=length / norm)
 
     def learn(self, along_curve: bool) -> None:
         """Move each control point by its share of the one gradient."""

@@ -34,6 +34,11 @@ class Embedding:
         """Return the weight of each free control point at ``t``; the base model has the rest."""
         return bernstein(self.points, t)[1:]
 
+    def slopes(self, t: float) -> list[float]:
+        """Return the derivatives of ``weights`` at ``t``."""
+        lower = [0.0, *bernstein(self.points - 1, t), 0.0]
+        return [self.points * (lower[k] - lower[k + 1]) for k in range(1, self.points + 1)]
+
     def parameter(self, gram: Floats, fraction: float) -> float:
         """Return where a step of ``fraction`` ends: its chord is that share of the whole chord."""
         return chord_parameter(gram, fraction)
@@ -98,4 +103,21 @@ class Bezier(Embedding):
         return distance_parameter(space, controls, fraction)
 
 
-EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier}
+@dataclass(frozen=True)
+class Tunnel(Bezier):
+    """A Bézier curve with room around it: in the curve phase the model is evaluated off the curve.
+
+    At γ(s) + ε u with ε = ``radius``, where u is orthogonal to the curve: random in the unit ball, or,
+    ``sharpness_aware``, the direction in which the loss rises most (SAM), which takes a second pass.
+    """
+
+    radius: float = 0.1
+    sharpness_aware: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.radius < float("inf"):
+            raise ValueError(f"Tunnel(radius={self.radius}) must be at least 0 and finite")
+
+
+EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier, "tunnel": Tunnel}
