@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from asyncmanifold.geometry.server_curve import mean_along_curve
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.protocol import Average, ServerState
 from asyncmanifold.vectors import Buffers
@@ -15,30 +17,54 @@ from asyncmanifold.vectors import Buffers
 class Averaging:
     """From version ``average_from`` on, average every ``average_every``-th model (SWA).
 
-    On manifolds the mean is Karcher's, the point with the least sum of squared distances.
+    On manifolds the mean is Karcher's, the point with the least sum of squared distances. With a
+    ``curve_degree`` it is taken along the Bézier curve that the averaged models lie closest to (the paper's
+    ι_ξ); that keeps all of them.
     """
 
     average_from: int
     average_every: int = 1
+    curve_degree: int | None = None
 
     def __post_init__(self) -> None:
         if self.average_from < 0:
             raise ValueError(f"Averaging(average_from={self.average_from}) must be at least 0")
         if self.average_every < 1:
             raise ValueError(f"Averaging(average_every={self.average_every}) must be at least 1")
+        if self.curve_degree is not None and self.curve_degree < 1:
+            raise ValueError(f"Averaging(curve_degree={self.curve_degree}) must be at least 1")
 
     def next(self, state: ServerState, space: Space = FLAT) -> Average | None:
         """Return the average with the state's model in it, if its version is one of those averaged."""
         past = state.version - self.average_from
         if past < 0 or past % self.average_every:
             return state.average
+        kept = self._kept(state, space)
         if state.average is None:
-            points = None if space.is_flat else space.curved_part(state.theta)[None]
-            return Average(state.theta.clone(), state.buffers, 1, points)
+            return Average(state.theta.clone(), state.buffers, 1, kept)
         count = state.average.count + 1
         floats = torch.lerp(state.average.buffers.floats, state.buffers.floats, 1.0 / count)
-        theta, points = torch.lerp(state.average.theta, state.theta, 1.0 / count), state.average.points
-        if points is not None:
-            points = torch.cat([points, space.curved_part(state.theta)[None]])
-            theta = space.with_mean(theta, points)
-        return Average(theta, Buffers(floats, state.buffers.integers), count, points)
+        mean = torch.lerp(state.average.theta, state.theta, 1.0 / count)
+        if kept is not None:
+            mean = self._mean(mean, kept, space)
+        return Average(mean, Buffers(floats, state.buffers.integers), count, kept)
+
+    def _kept(self, state: ServerState, space: Space) -> Tensor | None:
+        """Return what must be known of every averaged model, a row each: all, its curved part, or nothing."""
+        if self.curve_degree is None and space.is_flat:
+            return None
+        row = (state.theta if self.curve_degree is not None else space.curved_part(state.theta))[None]
+        before = None if state.average is None else state.average.points
+        return row.clone() if before is None else torch.cat([before, row])
+
+    def _mean(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
+        if self.curve_degree is None:
+            return space.with_mean(mean, kept)
+        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved(kept, space))
+        ways = torch.stack([space.log(centre, model) for model in kept])
+        shares = mean_along_curve(space.gram(centre, list(ways)), self.curve_degree)
+        return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
+
+
+def _curved(models: Tensor, space: Space) -> Tensor:
+    return torch.stack([space.curved_part(model) for model in models])

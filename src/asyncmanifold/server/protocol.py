@@ -73,7 +73,7 @@ class Average:
     buffers: Buffers
     count: int
     points: Tensor | None = None
-    """What of the averaged models lies on manifolds, a row each: a Karcher mean needs them all."""
+    """What a mean on manifolds or along a curve must know of every averaged model, a row each."""
 
 
 @dataclass(frozen=True)
