@@ -27,12 +27,21 @@ from asyncmanifold.simulation.schedules import LATENCIES, Schedule
 from asyncmanifold.tasks.cxr8 import Cxr8
 from asyncmanifold.tasks.digits import Digits
 from asyncmanifold.tasks.femnist import Femnist
+from asyncmanifold.tasks.prototypes import Prototypes
 from asyncmanifold.tasks.shakespeare import Shakespeare
+from asyncmanifold.tasks.tree import Tree as TreeTask
 
 Tree = dict[str, Any]
 
 PARTS: dict[str, Mapping[str, type[Any]]] = {
-    "task": {"digits": Digits, "femnist": Femnist, "shakespeare": Shakespeare, "cxr8": Cxr8},
+    "task": {
+        "digits": Digits,
+        "femnist": Femnist,
+        "shakespeare": Shakespeare,
+        "cxr8": Cxr8,
+        "prototypes": Prototypes,
+        "tree": TreeTask,
+    },
     "embedding": EMBEDDINGS,
     "correction": CORRECTIONS,
     "penalty": PENALTIES,

@@ -1,0 +1,142 @@
+"""The nodes of a tree as points in a plane: who is an ancestor of whom (Nickel and Kiela 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.task import Task
+
+Pairs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """A tree of ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
+
+    An example is a node, one of its ancestors and ``negatives`` nodes that are not: which is the ancestor?
+    Nodes are points of a Poincaré ball (``hyperbolic``), where a tree has room, or of ``flat`` space.
+    """
+
+    space: Literal["hyperbolic", "flat"] = "hyperbolic"
+    clients: int = 8
+    branching: int = 3
+    depth: int = 4
+    dimension: int = 2
+    negatives: int = 9
+    repeats: int = 4
+    """Examples of every pair, with other wrong answers each."""
+    test_fraction: float = 0.2
+    validation_fraction: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.space not in ("hyperbolic", "flat"):
+            raise ValueError(f"Tree(space={self.space!r}) must be 'hyperbolic' or 'flat'")
+        for name, least in (("clients", 1), ("branching", 2), ("depth", 2), ("dimension", 1)):
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"Tree({name}={value}) must be at least {least}")
+        for name in ("negatives", "repeats"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"Tree({name}={value}) must be at least 1")
+        for name in ("test_fraction", "validation_fraction"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"Tree({name}={getattr(self, name)}) must be between 0 and 1")
+        if self.clients > self.branching**2:
+            raise ValueError(
+                f"Tree(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
+                f"second level"
+            )
+
+    def build(self, seed: int) -> Task:
+        """Return the task; the same seed gives the same examples."""
+        random = derive(seed, Purpose.PARTITION)
+        parents = parents_of(self.branching, self.depth)
+        pairs = random.permutation(np.repeat(ancestor_pairs(parents), self.repeats, axis=0))
+        inputs, targets = self._examples(pairs, parents, random)
+        test, rest = np.split(np.arange(len(pairs)), [int(len(pairs) * self.test_fraction)])
+        holder = self._holders(pairs[rest, 0], parents)
+        train, validation = [], []
+        for client in range(self.clients):
+            rows = rest[holder == client]
+            held_out, trained = np.split(rows, [max(1, int(len(rows) * self.validation_fraction))])
+            train.append(TensorData(inputs, targets, torch.from_numpy(trained)))
+            validation.append(TensorData(inputs, targets, torch.from_numpy(held_out)))
+        return Task(
+            model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
+            loss=nn.functional.cross_entropy,
+            clients=train,
+            validation=validation,
+            test=TensorData(inputs, targets, torch.from_numpy(test)),
+        )
+
+    def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return (node, candidates) rows and the place of the ancestor among the candidates."""
+        related = np.eye(len(parents), dtype=bool)
+        for node, ancestor in ancestor_pairs(parents):
+            related[node, ancestor] = related[ancestor, node] = True
+        places = random.integers(self.negatives + 1, size=len(pairs))
+        rows = np.empty((len(pairs), self.negatives + 2), dtype=np.int64)
+        for row, (node, ancestor), place in zip(rows, pairs, places, strict=True):
+            others = np.flatnonzero(~related[node])
+            row[0], row[1:] = node, random.choice(others, self.negatives + 1)
+            row[1 + place] = ancestor
+        return torch.from_numpy(rows), torch.from_numpy(places)
+
+    def _holders(self, nodes: Pairs, parents: Pairs) -> Pairs:
+        """Return whose branch of the second level each node is on; higher nodes go around."""
+        first, last = 1 + self.branching, 1 + self.branching + self.branching**2
+        branch = nodes.copy()
+        while (above := branch >= last).any():
+            branch[above] = parents[branch[above]]
+        place = np.where(branch >= first, branch - first, branch)
+        holders: Pairs = place % self.clients
+        return holders
+
+
+def parents_of(branching: int, depth: int) -> Pairs:
+    """Return each node's parent, in breadth-first order; the root is its own."""
+    count = sum(branching**level for level in range(depth + 1))
+    parents: Pairs = np.maximum(0, (np.arange(count) - 1) // branching)
+    return parents
+
+
+def ancestor_pairs(parents: Pairs) -> Pairs:
+    """Return every (node, ancestor)."""
+    pairs = []
+    for node in range(1, len(parents)):
+        above = node
+        while above:
+            above = int(parents[above])
+            pairs.append((node, above))
+    return np.array(pairs)
+
+
+class NodeEmbedding(nn.Module):
+    """A point for every node; the nearer of the candidates is the likelier ancestor."""
+
+    SHARPNESS = 2.0
+
+    def __init__(self, nodes: int, dimension: int, space: str) -> None:
+        super().__init__()
+        self.points = on_manifold(
+            0.1 * torch.randn(nodes, dimension), "PoincareBall" if space == "hyperbolic" else None
+        )
+        self.is_hyperbolic = space == "hyperbolic"
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return minus the distance of each candidate to the node."""
+        nodes, candidates = self.points[rows[:, :1]], self.points[rows[:, 1:]]
+        square = ((nodes - candidates) ** 2).sum(-1)
+        if not self.is_hyperbolic:
+            return -self.SHARPNESS * (square + 1e-9).sqrt()
+        room = (1.0 - (nodes**2).sum(-1)) * (1.0 - (candidates**2).sum(-1))
+        return -self.SHARPNESS * torch.acosh(1.0 + 2.0 * square / room.clamp_min(1e-7) + 1e-7)
