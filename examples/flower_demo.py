@@ -22,7 +22,11 @@ from asyncmanifold.trace import read_trace
 
 APP = Path(__file__).resolve().parent / "flower-app"
 BIN = Path(sys.executable).parent
-QUIET = ("FLWR_TELEMETRY_ENABLED", "0"), ("FLWR_DISABLE_UPDATE_CHECK", "1")
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_raylet_start_wait_time_s": "180",  # for the simulation engine on a busy machine
+}
 SLOWNESS = (0.0, 3.0, 6.0, 12.0)
 """Seconds that each node of the demonstration sleeps per job."""
 SETTINGS = "global_lr=0.5"
@@ -45,7 +49,7 @@ class Federation:
         connection = f'[superlink.loopback]\naddress = "{self.address}"\ninsecure = true\n'
         (folder / "home" / "config.toml").write_text(connection)
         path = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
-        self._environment = {**os.environ, **dict(QUIET), "FLWR_HOME": str(folder / "home"), "PATH": path}
+        self._environment = {**os.environ, **ENVIRONMENT, "FLWR_HOME": str(folder / "home"), "PATH": path}
         self._options = options
 
     def __enter__(self) -> "Federation":
