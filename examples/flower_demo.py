@@ -69,11 +69,11 @@ class Federation:
             if process.poll() is None:
                 process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
-        while self.offspring() and time.monotonic() < deadline:
+        while (left := self.offspring()) and time.monotonic() < deadline + STOP_SECONDS:
+            for pid in left if time.monotonic() > deadline else []:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
-        for pid in self.offspring():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         for process in self.processes:
             process.kill()
             process.wait()

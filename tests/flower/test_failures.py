@@ -7,6 +7,8 @@ from conftest import ROOT, assert_replayed, finish, trace, until
 
 APP = ROOT / "tests" / "flower" / "app"
 HONEST, KILLED, LATE = 0, 1, 2
+PACE = 10.0
+"""Seconds added to every honest job: the run outlasts the minute that Flower needs to find a node dead."""
 TROUBLES = {3: "raises", 4: "nan", 5: "shape"}
 REASONS = {
     ("failed", "<class 'RuntimeError'>:<'out of memory'>"),
@@ -18,7 +20,7 @@ REASONS = {
 
 def test_a_run_survives_what_its_nodes_do(federation, tmp_path):
     out = tmp_path / "run"
-    federation.start_node(partition_id=HONEST, slowness=5.0)
+    federation.start_node(partition_id=HONEST, slowness=PACE)
     victim = federation.start_node(partition_id=KILLED, slowness=60.0)
     for part, trouble in TROUBLES.items():
         federation.start_node(partition_id=part, trouble=trouble)
@@ -26,7 +28,7 @@ def test_a_run_survives_what_its_nodes_do(federation, tmp_path):
     until(lambda: is_training(federation, victim) and trace(out, "update"))
     os.killpg(victim.pid, signal.SIGKILL)
     for part in (KILLED, LATE):
-        federation.start_node(partition_id=part, slowness=5.0)
+        federation.start_node(partition_id=part, slowness=PACE)
 
     summary = finish(federation, run, out)
     assert summary["updates"] == 15
