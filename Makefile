@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-browser lint bench clean
+.PHONY: help install demo flower-demo test test-browser test-flower lint bench clean
 
 help:  ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -22,6 +22,9 @@ demo: install  ## compare every method on scikit-learn's digits and print the ta
 	$(BIN)/asyncmanifold compare digits --out build/demo
 	$(BIN)/asyncmanifold report build/demo
 
+flower-demo: install  ## asynchronous training on a real SuperLink with four SuperNodes, on this machine
+	$(BIN)/python examples/flower_demo.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +39,13 @@ $(BIN)/playwright: $(STAMP)
 
 test-browser: $(BIN)/playwright  ## the report's page in a real Chromium
 	$(BIN)/pytest -n 0 tests/browser
+
+$(BIN)/ray: $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower]' 'flwr[simulation]'
+	@touch $@
+
+test-flower: $(BIN)/ray  ## Flower's own processes: simulation, deployment, failures, security
+	$(BIN)/pytest --dist loadfile tests/flower
 
 bench: install  ## the speed figures, as ratios within one run, into build/bench.json
 	$(BIN)/python benchmarks/bench.py

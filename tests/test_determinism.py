@@ -138,7 +138,10 @@ def test_a_killed_process_continues_to_the_same_bits(tmp_path):
 def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
     command = [*COMMAND, "--method", "fedasync", "--set", "updates=150", "--out"]
     subprocess.run([*command, tmp_path / "whole", "--quiet"], check=True)
+    # A shell that starts this in the background ignores interrupts, and children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen([*command, tmp_path / "parts"], stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     trace = tmp_path / "parts" / "trace.jsonl"
     while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
         time.sleep(0.01)
