@@ -5,16 +5,15 @@ data=$1 out=$2
 shift 2
 methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd
 
-tune() { # SCENARIO FILE UPDATES [MORE …]: the global learning rate, on validation data of a seed of its own
-  asyncmanifold tune "$1" --data "$data/$2" --values 0.5,1,2,3 --seeds 100 --out "$out/$(basename "$1" .toml)-tune" \
-    --set updates="$3" --set evaluate_every="$3" --resume "${@:4}"
+tune() { # SCENARIO FILE [MORE …]: the global learning rate, on validation data of a seed of its own
+  asyncmanifold tune "$1" --data "$data/$2" --values 0.25,0.5,1,2,3 --seeds 100 --out "$out/$1-tune" --resume "${@:3}"
 }
 compare() { # SCENARIO FILE NAME SEEDS [MORE …]: with the learning rates chosen
   asyncmanifold compare "$out/$1-tune/tuned.toml" --data "$data/$2" --seeds "$4" --out "$out/$3" --resume "${@:5}"
   asyncmanifold report "$out/$3"
 }
 femnist() {
-  tune femnist-mini femnist.npz 64 --method $methods
+  tune femnist-mini femnist.npz --method $methods
   compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods
 }
 central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
@@ -25,11 +24,11 @@ central() { # the same CNN on the pooled data, with the example passes of straig
   done
 }
 shakespeare() {
-  tune shakespeare-mini shakespeare_speeches.jsonl.gz 60 --method $methods
+  tune shakespeare-mini shakespeare_speeches.jsonl.gz --method $methods
   compare shakespeare-mini shakespeare_speeches.jsonl.gz shakespeare-mini 0,1,2 --methods $methods
 }
 cxr8() {
-  tune cxr8-mini cxr8_128.npz 30 --method $methods
+  tune cxr8-mini cxr8_128.npz --method $methods
   compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
 }
 ablation() {
@@ -44,5 +43,14 @@ local_epochs() {
       --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2))
   done
 }
-[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central
+curved() { # spaces that a model needs, against flat ones; no data file
+  for scenario in sphere hyperbolic; do
+    for space in $scenario flat; do
+      name=$scenario-$space
+      asyncmanifold tune $scenario --set space=$space --values 0.25,0.5,1,2,3,5 --seeds 100 --out "$out/$name-tune" --resume
+      asyncmanifold compare "$out/$name-tune/tuned.toml" --set space=$space --seeds 0,1,2 --out "$out/$name" --resume
+    done
+  done
+}
+[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central curved
 for step in "$@"; do $step; done

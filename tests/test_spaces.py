@@ -304,16 +304,6 @@ def test_the_general_path_on_flat_space_equals_the_fast_one(method, monkeypatch)
     assert float((fast - general).abs().max() / fast.abs().max()) < 1e-6
 
 
-def test_workers_and_resuming_give_the_same_bits(tmp_path):
-    task = prototype_task("sphere")
-    runs = [
-        simulate(task, "asyncbezier", training=TRAINING, run=Run(updates=12), workers=workers, out=out)
-        for workers, out in ((1, None), (1, tmp_path / "kept"))
-    ]
-    first, second = (run.model.state_dict() for run in runs)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 def test_frozen_ends_and_inactive_points_stay_where_they_are():
     model = FlatModel(Prototypes(geoopt.Sphere(), Case("sphere", 1).x))
     embedding = Bezier(2, freeze_end=True)
