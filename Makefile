@@ -29,6 +29,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks/*.py
 
 test: lint  ## lint, format check, strict types and all tests
 	$(BIN)/pytest

@@ -48,7 +48,11 @@ SCRIPTS: dict[str, dict[str, Goal]] = {
         "two_workers_speedup": Goal(1.8, is_lower=True, condition=" on two free cores"),
     },
     "simulator_digits": {"simulator_over_training_digits": Goal(1.15)},
-    "curve_epoch": {"curve_epoch_over_point_epoch": Goal(1.25)},
+    "curve_epoch": {
+        "curve_epoch_over_point_epoch": Goal(1.25),
+        "tunnel_epoch_over_curve_epoch": Goal(1.5),
+        "sharpness_aware_epoch_over_curve_epoch": Goal(2.25),
+    },
     "memory": {
         "peak_gb_10000_clients": Goal(2.5),
         "peak_gb_1000_clients": Goal(2.5),

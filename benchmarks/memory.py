@@ -48,7 +48,7 @@ def _simulate(clients: int) -> tuple[float, int, int]:
         Task(
             model=model,
             loss=nn.functional.cross_entropy,
-            clients=list(zip(inputs.split(2), targets.split(2), strict=True)),
+            clients=list(zip(inputs.view(clients, 2, 64), targets.view(clients, 2), strict=True)),
             test=(inputs[:8], targets[:8]),
         ),
         "asyncbezier",

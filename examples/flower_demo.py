@@ -137,7 +137,7 @@ def wait_for_port(port: int, process: Process) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"{process.args} does not listen on port {port}")
+    raise RuntimeError(f"{process.args!r} does not listen on port {port}")
 
 
 def main(updates: int = 24) -> int:

@@ -6,10 +6,9 @@ import geoopt
 import pytest
 import torch
 
-from asyncmanifold import Bezier, LocalTraining, Method, Run, simulate
+from asyncmanifold import Bezier, LocalTraining, Method, Run, Tunnel, simulate
 from asyncmanifold.client.curved import CurvedControls
 from asyncmanifold.client.training import FlatControls
-from asyncmanifold.geometry.embeddings import Tunnel
 from asyncmanifold.vectors import FlatModel
 from test_spaces import Case, Prototypes
 from tiny import TRAINING, make_model, make_task

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asyncmanifold.client.training import LocalTraining as LocalTraining
     from asyncmanifold.geometry.embeddings import Bezier as Bezier
     from asyncmanifold.geometry.embeddings import Point as Point
+    from asyncmanifold.geometry.embeddings import Tunnel as Tunnel
     from asyncmanifold.server.averaging import Averaging as Averaging
     from asyncmanifold.server.buffer import Barrier as Barrier
     from asyncmanifold.server.buffer import Buffer as Buffer
@@ -46,7 +47,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "client.training": ["LocalTraining"],
-    "geometry.embeddings": ["Bezier", "Point"],
+    "geometry.embeddings": ["Bezier", "Point", "Tunnel"],
     "server.averaging": ["Averaging"],
     "server.buffer": ["Barrier", "Buffer"],
     "server.corrections": ["Correction", "DelayCompensation", "OrthoDC", "Position", "Tangent"],
