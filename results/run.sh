@@ -5,15 +5,18 @@ data=$1 out=$2
 shift 2
 methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd
 
-tune() { # SCENARIO FILE [MORE …]: the global learning rate, on validation data of a seed of its own
-  asyncmanifold tune "$1" --data "$data/$2" --values 0.25,0.5,1,2,3 --seeds 100 --out "$out/$1-tune" --resume "${@:3}"
+tune() { # SCENARIO FILE UPDATES [MORE …]: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
+  asyncmanifold tune "$1" --data "$data/$2" --values 0.5,1,2,3 --seeds 100 --out "$out/$1-coarse" \
+    --set updates="$3" --set evaluate_every="$3" --resume "${@:4}"
+  asyncmanifold tune "$out/$1-coarse/tuned.toml" --data "$data/$2" --factors 0.5,1 --seeds 100 --out "$out/$1-tune" \
+    --resume "${@:4}"
 }
 compare() { # SCENARIO FILE NAME SEEDS [MORE …]: with the learning rates chosen
   asyncmanifold compare "$out/$1-tune/tuned.toml" --data "$data/$2" --seeds "$4" --out "$out/$3" --resume "${@:5}"
   asyncmanifold report "$out/$3"
 }
 femnist() {
-  tune femnist-mini femnist.npz --method $methods
+  tune femnist-mini femnist.npz 64 --method $methods
   compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods
 }
 central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
@@ -24,11 +27,11 @@ central() { # the same CNN on the pooled data, with the example passes of straig
   done
 }
 shakespeare() {
-  tune shakespeare-mini shakespeare_speeches.jsonl.gz --method $methods
+  tune shakespeare-mini shakespeare_speeches.jsonl.gz 60 --method $methods
   compare shakespeare-mini shakespeare_speeches.jsonl.gz shakespeare-mini 0,1,2 --methods $methods
 }
 cxr8() {
-  tune cxr8-mini cxr8_128.npz --method $methods
+  tune cxr8-mini cxr8_128.npz 30 --method $methods
   compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
 }
 ablation() {

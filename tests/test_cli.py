@@ -89,6 +89,14 @@ def test_tune_scores_on_validation_data_and_writes_a_scenario(tmp_path, capsys):
     assert main([*arguments, "--out", str(tmp_path), "--resume", "--quiet"]) == 0
 
 
+def test_a_finer_search_goes_around_what_each_method_has(tmp_path):
+    methods = ["--method", "fedasync,asyncbezier", "--quiet", *QUICK]
+    assert main(["tune", "digits", *methods, "--factors", "0.5,1,1.5", "--out", str(tmp_path)]) == 0
+    curves = json.loads((tmp_path / "tune.json").read_text())["methods"]
+    tried = {method: [point["value"] for point in curve] for method, curve in curves.items()}
+    assert tried == {"fedasync": ["2.5", "5", "7.5"], "asyncbezier": ["0.5", "1", "1.5"]}
+
+
 def test_any_key_can_be_tuned_for_a_method_alone(tmp_path):
     arguments = ["tune", "digits", "--method", "asyncbezier", "--quiet", *QUICK]
     for key, values in (("threshold", "-1"), ("local_lr", "0.002")):
@@ -169,6 +177,10 @@ BAD_CALLS = {
     "report .": ".: holds no run",
     "tune digits --key nothing": "--set nothing: unknown key",
     "tune digits --method asyncbezier --key threshold --values 0,2": "must be between -1 and 1",
+    "tune digits --values 1 --factors 2": "argument --factors: not allowed with argument --values",
+    "tune digits --factors 1,x": "'1,x' must be numbers separated by commas",
+    "tune digits --factors 0": "'0' must be above 0 and finite",
+    "tune digits --key kind --factors 2": "kind is 'clock' and has no multiples; use --values",
     "run digits --set clients=400": "must need at most",
     "run digits --set concentration=0.001": "task: no Dirichlet(0.001) partition with 8 examples",
 }

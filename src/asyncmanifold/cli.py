@@ -100,8 +100,14 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(tune)
     tune.add_argument("--method", help="a name, or several separated by commas (default: all)")
     tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
-    tune.add_argument(
+    tried = tune.add_mutually_exclusive_group()
+    tried.add_argument(
         "--values", default="0.25,0.5,1,1.5,2,2.5,3,5", help="separated by commas (default: %(default)s)"
+    )
+    tried.add_argument(
+        "--factors",
+        type=_factors,
+        help="in place of values: multiples of what each method has in the scenario",
     )
     tune.add_argument("--seeds", type=_seeds, default=[0], help="separated by commas (default: 0)")
     tune.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
@@ -252,14 +258,16 @@ def tune_command(options: argparse.Namespace) -> int:
     """Search for each method's best value of a key on the clients' validation data."""
     from asyncmanifold.config import load_config, method_names
     from asyncmanifold.printing import print_curves
-    from asyncmanifold.tune import score_curves, search_configs, write_choice
+    from asyncmanifold.tune import multiples, score_curves, search_configs, write_choice
 
     methods = options.method.split(",") if options.method else method_names(options.scenario)
-    values = list(dict.fromkeys(options.values.split(",")))
     configs: dict[tuple[str, ...], Any] = {}
     for method, settings in _fitting_settings(options, methods).items():
         searched = load_config(options.scenario, method, data=options.data, settings=settings)
-        configs |= search_configs(searched, options.key, values, options.seeds)
+        values = options.values.split(",")
+        if options.factors:
+            values = multiples(searched, options.key, options.factors)
+        configs |= search_configs(searched, options.key, list(dict.fromkeys(values)), options.seeds)
     first = next(iter(configs.values()))
     out: Path = options.out or Path("runs") / f"{first.scenario}-tune"
     summaries, code = _run_many(configs, out, options, score="validation")
@@ -410,6 +418,16 @@ def _natural(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 0")
     return int(text)
+
+
+def _factors(text: str) -> list[float]:
+    try:
+        factors = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas") from error
+    if not all(0.0 < factor < float("inf") for factor in factors):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and finite")
+    return factors
 
 
 def _seeds(text: str) -> list[int]:
