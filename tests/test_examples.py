@@ -3,13 +3,16 @@
 import doctest
 import re
 import runpy
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
 
 from asyncmanifold import Bezier, DelayCompensation, Method
 from asyncmanifold.config import load_config
+from asyncmanifold.flower import Policy
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,6 +28,17 @@ def test_own_correction(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("HalfWay(share=0.5): accuracy 0.")
     assert all(float(line[-5:]) > 0.8 for line in lines)
+
+
+@pytest.mark.parametrize("place", ["examples/flower-app", "tests/flower/app"])
+def test_the_flower_apps_settings_make_a_policy(place, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower-app"))
+    given = tomllib.loads((ROOT / place / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    server = import_module("asyncmanifold_app.server_app")
+    assert server.read_policy(Context(1, 0, {}, RecordDict(), given)) == Policy(queue_depth=2)
+    given |= {"concurrency": 5, "deadline": 9.0, "patience": 1, "rest-seconds": 2.0, "wait-seconds": 3.0}
+    policy = server.read_policy(Context(1, 0, {}, RecordDict(), given))
+    assert policy == Policy(2, concurrency=5, deadline=9.0, patience=1, rest_seconds=2.0, wait_seconds=3.0)
 
 
 def test_the_program_in_the_readme_runs(capsys):

@@ -46,7 +46,11 @@ def read_policy(context: Context) -> Policy:
     given = context.run_config
     return Policy(
         queue_depth=int(given["queue-depth"]),
+        concurrency=int(given["concurrency"]) or None,
         deadline=float(given["deadline"]) or None,
+        patience=int(given["patience"]),
+        rest_seconds=float(given["rest-seconds"]),
+        wait_seconds=float(given["wait-seconds"]),
         evaluate_clients=bool(given["evaluate-clients"]),
     )
 
