@@ -38,7 +38,9 @@ def test_the_flower_apps_settings_make_a_policy(place, monkeypatch):
     assert server.read_policy(Context(1, 0, {}, RecordDict(), given)) == Policy(queue_depth=2)
     given |= {"concurrency": 5, "deadline": 9.0, "patience": 1, "rest-seconds": 2.0, "wait-seconds": 3.0}
     policy = server.read_policy(Context(1, 0, {}, RecordDict(), given))
-    assert policy == Policy(2, concurrency=5, deadline=9.0, patience=1, rest_seconds=2.0, wait_seconds=3.0)
+    assert policy == Policy(
+        queue_depth=2, concurrency=5, deadline=9.0, patience=1, rest_seconds=2.0, wait_seconds=3.0
+    )
 
 
 def test_the_program_in_the_readme_runs(capsys):
