@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Makes everything in results/ from the data files: results/run.sh DATA OUT [STEP …]. An interrupted call goes on.
 set -euo pipefail
-data=$1 out=$2
+here=$(dirname "$0") data=$1 out=$2
 shift 2
 methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd
 
+methods_of() { # FILE: the methods that a scenario adds
+  sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$1" | paste -sd,
+}
 tune() { # SCENARIO FILE UPDATES [MORE …]: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
   asyncmanifold tune "$1" --data "$data/$2" --values 0.5,1,2,3 --seeds 100 --out "$out/$1-coarse" \
     --set updates="$3" --set evaluate_every="$3" --resume "${@:4}"
@@ -35,8 +38,7 @@ cxr8() {
   compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
 }
 ablation() {
-  variants=$(sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$(dirname "$0")/ablation.toml" | paste -sd,)
-  asyncmanifold tune "$(dirname "$0")/ablation.toml" --data "$data/femnist.npz" --method "$variants" \
+  asyncmanifold tune "$here/ablation.toml" --data "$data/femnist.npz" --method "$(methods_of "$here/ablation.toml")" \
     --values 0.5,1,2 --seeds 0 --out "$out/ablation-tune" --resume
 }
 local_epochs() {
@@ -55,5 +57,9 @@ curved() { # spaces that a model needs, against flat ones; no data file
     done
   done
 }
-[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central curved
+tunnels() {
+  asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
+    --out "$out/tunnels" --resume
+}
+[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central curved tunnels
 for step in "$@"; do $step; done
