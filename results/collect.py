@@ -36,6 +36,7 @@ EPOCHS = (1, 2, 5, 10)
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
+    tables |= {"curved": curved(out), "tunnels": tunnels(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -169,6 +170,44 @@ def epochs_figure(lines: dict[str, list[float]]) -> Figure:
     key, height = legend(list(lines), 312.0)
     title = "Accuracy by local epochs"
     return Figure("local-epochs", title, "femnist-mini, one seed.", "".join(parts) + key, 312.0 + height)
+
+
+def curved(out: Path) -> str:
+    """Return each method's final score in the space that the model needs and in flat space."""
+    pairs = [(scenario, space) for scenario in ("sphere", "hyperbolic") for space in (scenario, "flat")]
+    columns, heads = [], []
+    for scenario, space in pairs:
+        name = f"{scenario}-{space}"
+        if not (out / name / "compare.json").exists():
+            return ""
+        chosen = tomllib.loads((out / f"{name}-tune" / "tuned.toml").read_text())["methods"]
+        compared = json.loads((out / name / "compare.json").read_text())["methods"]
+        keep(out / name / "compare.json", f"curved/{name}.json")
+        heads += [f"{scenario}: η_g", f"{space} %"]
+        columns.append(
+            {m: [f"{chosen[m]['global_lr']:g}", spread(r["final"], 100.0, 1)] for m, r in compared.items()}
+        )
+    rows = [[m, *(cell for column in columns for cell in column[m])] for m in columns[0]]
+    return markdown(["method", *heads], rows)
+
+
+def tunnels(out: Path) -> str:
+    """Return what room around the curve does on the digits."""
+    file = out / "tunnels" / "compare.json"
+    if not file.exists():
+        return ""
+    keep(file, "tunnels/compare.json")
+    rows = [
+        [
+            method,
+            spread(row["final"], 100.0, 2),
+            spread(row["best"], 100.0, 2),
+            spread(row["rounds_to_target"], 1.0, 0, row["runs"]),
+            spread(row["gini"], 100.0, 2),
+        ]
+        for method, row in json.loads(file.read_text())["methods"].items()
+    ]
+    return markdown(["embedding", "final %", "best %", "T_e", "Gini ×100"], rows)
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:
