@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from cnn import PARAMETERS, random_task
+from cnn import random_task
 
 from asyncmanifold import Bezier, Job, LocalTraining
 from asyncmanifold.client.training import Trainer
@@ -23,7 +23,7 @@ def main() -> None:
     settings = LocalTraining(batch_size=64)
     trainer = Trainer(task.build_model(0), task.loss, Bezier(2), settings, seed=0)
     theta = FlatModel(task.build_model(0)).vector
-    offsets = torch.zeros(2, PARAMETERS)
+    offsets = torch.zeros(2, theta.numel())
 
     def seconds(number: int, point_epochs: int, curve_epochs: int) -> float:
         job = Job(
