@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo flower-demo test test-browser test-flower lint bench clean
+.PHONY: help install demo flower-demo test test-browser test-flower test-ray lint bench clean
 
 help:  ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,11 +42,14 @@ test-browser: $(BIN)/playwright  ## the report's page in a real Chromium
 	$(BIN)/pytest -n 0 tests/browser
 
 $(BIN)/ray: $(STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower]' 'flwr[simulation]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[flower,ray]' 'flwr[simulation]'
 	@touch $@
 
 test-flower: $(BIN)/ray  ## Flower's own processes: simulation, deployment, failures, security
 	$(BIN)/pytest --dist loadfile tests/flower
+
+test-ray: $(BIN)/ray  ## one simulation over a Ray cluster: the same bits, whoever is lost on the way
+	$(BIN)/pytest -n 0 tests/cluster
 
 bench: install  ## the speed figures, as ratios within one run, into build/bench.json
 	$(BIN)/python benchmarks/bench.py

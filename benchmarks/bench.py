@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
@@ -59,12 +59,16 @@ SCRIPTS: dict[str, dict[str, Goal]] = {
         "peak_10000_over_1000_clients": Goal(1.2),
     },
     "startup": {"help_over_bare_python": Goal(15.0)},
+    "ray_executor": {"ray_over_process_cnn": Goal(1.2)},
 }
 """The scripts and the figures that they print."""
 
+NEEDED = {"ray_executor": "ray"}
+"""What a script needs beyond the library itself."""
+
 CAPTION = """\
 Ratios within one run, repeats interleaved. Best of both sides: server update (other work on the machine \
-only ever adds time). Median of the ratios: simulator, two workers, curve epoch. Ratio of the medians: \
+only ever adds time). Median of the ratios: simulator, two workers, curve epoch, Ray. Ratio of the medians: \
 help. Peaks are of one process, GB = 10⁹ bytes. "Others" is how many cores other programs kept busy \
 meanwhile: above 0 the figures are noisy, and two workers had no two free cores."""
 
@@ -86,6 +90,10 @@ def main() -> None:
     started = perf_counter()
     figures: list[Figure] = []
     for name in scripts:
+        if (needed := NEEDED.get(name)) is not None and not is_installed(needed):
+            how = f"pip install 'asyncmanifold[{needed}]'"
+            console.print(f"{name}: left out, {needed} is not installed ({how})", markup=False)
+            continue
         console.print(f"{name} …", style="dim")
         figures += measure(name)
     console.print(tabulate(figures))
@@ -98,6 +106,13 @@ def main() -> None:
     if options.only is None:
         write(figures)
         console.print(f"Written to {os.path.relpath(OUTPUT)}.")
+
+
+def is_installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def measure(name: str) -> Iterator[Figure]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -10,6 +11,7 @@ from asyncmanifold import OrthoDC
 from asyncmanifold.cli import main
 from asyncmanifold.config import load_config
 from asyncmanifold.progress import LiveBar, PlainLines, RunWatcher
+from asyncmanifold.simulation import placement
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
 
@@ -167,6 +169,10 @@ BAD_CALLS = {
     "run digits --seed -1": "'-1' must be a whole number",
     "run digits --seed 1.5": "'1.5' must be a whole number",
     "run digits --workers 0": "'0' must be at least 1",
+    "run digits --executor dask": "invalid choice: 'dask'",
+    "run digits --executor inline --workers 2": "executor 'inline' is one process: workers=2 must be 1",
+    "run digits --workers 2 --ray-address auto": "ray_address='auto' is for executor 'ray' alone",
+    "run digits --executor ray --ray-address nowhere": "ray_address='nowhere' must be HOST:PORT or auto",
     "run digits --frobnicate": "unrecognized arguments: --frobnicate",
     "run": "the following arguments are required: SCENARIO",
     "walk": "invalid choice: 'walk'",
@@ -199,6 +205,17 @@ def test_wrong_input_is_one_line_and_exit_code_2_before_any_work(call, capsys, t
     assert said.err.count("\n") == 1
     assert BAD_CALLS[call] in said.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ray_that_is_not_installed_is_one_line(capsys, tmp_path, monkeypatch):
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(placement, "version", absent)
+    assert main(["run", "digits", "--executor", "ray", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said == ("asyncmanifold: executor 'ray' needs the extra 'ray': pip install 'asyncmanifold[ray]'\n")
+    assert not (tmp_path / "run").exists()
 
 
 def test_help_is_there_and_imports_nothing_heavy():

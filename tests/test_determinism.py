@@ -1,5 +1,6 @@
 """The same bits for any number of workers, and however often a run is interrupted."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from asyncmanifold import METHODS, Averaging, Schedule, simulate
-from asyncmanifold.simulation import runner
 from asyncmanifold.simulation.executors import InlineExecutor
 from asyncmanifold.trace import load_tensors
 from tiny import CLOCK, TRAINING, make_run, make_task, trace_of
@@ -52,6 +52,8 @@ def test_any_number_of_workers_gives_the_same_bits(tmp_path):
         run(tmp_path / str(workers), workers=workers)
     assert_same(tmp_path / "1", tmp_path / "2")
     assert_same(tmp_path / "1", tmp_path / "3")
+    run(tmp_path / "alone", workers=1, executor="process")
+    assert_same(tmp_path / "1", tmp_path / "alone")
 
 
 def test_another_seed_gives_another_run(tmp_path):
@@ -210,21 +212,14 @@ def test_workers_leave_no_file_behind(tmp_path):
     assert set(memory.glob("asyncmanifold-*")) <= before
 
 
-def test_a_dead_worker_is_said_and_the_run_can_be_resumed(tmp_path, monkeypatch):
+def test_a_dead_worker_is_said_and_the_run_can_be_resumed(tmp_path):
     run(tmp_path / "whole")
-    executors = []
-    make = runner.ProcessExecutor
-
-    def remember(*arguments):
-        executors.append(make(*arguments))
-        return executors[-1]
 
     def kill(record):
         if record.get("update") == 12:
-            for process in executors[0]._processes:
+            for process in multiprocessing.active_children():
                 os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(runner, "ProcessExecutor", remember)
     with pytest.raises(RuntimeError, match="a worker process died"):
         run(tmp_path / "parts", workers=2, observer=kill)
     run(tmp_path / "parts", resume=True)
@@ -245,7 +240,21 @@ def test_a_program_without_a_guard_is_told_so(tmp_path):
     assert "must do its work below if __name__ == '__main__'" in ended.stderr
 
 
-def test_a_task_that_cannot_be_sent_to_workers_is_refused():
+def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     task = replace(make_task(), loss=lambda outputs, targets: outputs.sum())
     with pytest.raises(ValueError, match="a task for several workers must be picklable"):
-        simulate(task, workers=2)
+        simulate(task, workers=2, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []  # free for another try
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"executor": "dask"}, "executor='dask' must be one of inline, process, ray"),
+        ({"executor": "process", "ray_address": "auto"}, "is for executor 'ray' alone"),
+    ],
+)
+def test_an_executor_that_cannot_be_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        simulate(make_task(), **options)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -81,6 +81,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
     run.add_argument("--workers", type=_positive, default=1, help="processes that train (default: 1)")
+    run.add_argument(
+        "--executor",
+        choices=("inline", "process", "ray"),
+        help="where they are: here, in processes of this machine, on a Ray cluster; the result is the same "
+        "(default: inline for one worker, else process)",
+    )
+    run.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="a running cluster, HOST:PORT or auto (default: a local Ray for this run alone)",
+    )
     run.add_argument(
         "--replay",
         type=Path,
@@ -188,8 +199,10 @@ def run_command(options: argparse.Namespace) -> int:
     from asyncmanifold.printing import print_summary
     from asyncmanifold.progress import RunWatcher, display
     from asyncmanifold.runs import run_config
+    from asyncmanifold.simulation.placement import Placement
 
     settings = dict(options.settings)
+    placement = Placement(workers=options.workers, executor=options.executor, ray_address=options.ray_address)
     config = load_config(
         options.scenario, options.method, seed=options.seed, data=options.data, settings=settings
     )
@@ -199,12 +212,16 @@ def run_command(options: argparse.Namespace) -> int:
     name = f"{config.scenario}-{config.method_name}-{config.run.seed}{'-replay' if replay else ''}"
     out = options.out or Path("runs") / name
     quiet = options.quiet or options.json
-    with _resumable(out), display(config.method_name, config.run.updates, quiet=quiet) as shown:
+    with (
+        _resumable(out),
+        redirect_stdout(sys.stderr),  # stdout is for the result, but Ray tells there of lost workers
+        display(config.method_name, config.run.updates, quiet=quiet) as shown,
+    ):
         summary = run_config(
             config,
             out,
             resume=options.resume,
-            workers=options.workers,
+            placement=placement,
             observer=RunWatcher(shown),
             replay=replay,
         )
@@ -394,10 +411,11 @@ def _is_expected(error: Exception) -> bool:
     """Whether an error is one that a user can mend, to be told in one line."""
     from asyncmanifold.simulation.directory import DirectoryError
     from asyncmanifold.simulation.engine import Stalled
-    from asyncmanifold.simulation.executors import WorkerDied
+    from asyncmanifold.simulation.executors import ExecutorError, WorkerDied
     from asyncmanifold.tables import ConfigError
 
-    return isinstance(error, (UsageError, ConfigError, DirectoryError, Stalled, WorkerDied, OSError))
+    expected = (UsageError, ConfigError, DirectoryError, ExecutorError, Stalled, WorkerDied, OSError)
+    return isinstance(error, expected)
 
 
 def _setting(text: str) -> tuple[str, str]:

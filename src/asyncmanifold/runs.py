@@ -15,7 +15,8 @@ from typing import Any
 from asyncmanifold.config import Config, config_tree
 from asyncmanifold.progress import display
 from asyncmanifold.simulation.directory import DirectoryError
-from asyncmanifold.simulation.executors import sheltered_from_interrupts
+from asyncmanifold.simulation.placement import Placement
+from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
 from asyncmanifold.simulation.runner import Observer, simulate
 from asyncmanifold.summary import Summary
 from asyncmanifold.tables import ConfigError
@@ -30,7 +31,7 @@ def run_config(
     out: Path,
     *,
     resume: bool,
-    workers: int,
+    placement: Placement,
     observer: Observer | None,
     replay: list[Record] | None = None,
 ) -> Summary:
@@ -41,7 +42,9 @@ def run_config(
         training=config.training,
         schedule=config.schedule,
         run=config.run,
-        workers=workers,
+        workers=placement.workers,
+        executor=placement.executor,
+        ray_address=placement.ray_address,
         out=out,
         resume=resume,
         observer=observer,
@@ -185,7 +188,7 @@ def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
             reported = perf_counter()
             _reports.put((key, record["update"]))
 
-    return run_config(config, out, resume=resume, workers=1, observer=observe)
+    return run_config(config, out, resume=resume, placement=Placement(), observer=observe)
 
 
 def _drain(reports: Any, on_progress: Callable[[Key, int], None]) -> None:

@@ -17,7 +17,8 @@ from asyncmanifold.server.gram import gram_matrix
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, ServerState, Update
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.executors import Executor, InlineExecutor, ProcessExecutor, Workshop
+from asyncmanifold.simulation.executors import Workshop
+from asyncmanifold.simulation.placement import Placement
 from asyncmanifold.simulation.runner import Observer
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.trace import Record, read_trace
@@ -94,10 +95,7 @@ def replay(config: Config, task: Task, update: int, *, workers: int, observer: O
     trace = _Watched(observer)
     with ExitStack() as stack:
         workshop = Workshop(task, config.method.embedding, config.training, run.seed)
-        executor: Executor
-        executor = (
-            InlineExecutor(workshop) if workers == 1 else ProcessExecutor(workshop, workers, model.size)
-        )
+        executor = Placement(workers=workers).open(workshop, model.size)
         stack.callback(executor.close)
         simulation.start(executor, trace)
         while True:

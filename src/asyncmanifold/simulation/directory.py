@@ -55,6 +55,11 @@ class RunDirectory:
         summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
         return summary
 
+    def give_up(self) -> None:
+        """Leave the directory as it was found, if the run has not begun."""
+        if not self.trace.exists():
+            self.config.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Let other processes use the directory."""
         os.close(self._lock)

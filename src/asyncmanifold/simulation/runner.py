@@ -18,12 +18,8 @@ from asyncmanifold.simulation.allocator import keep_freed_memory
 from asyncmanifold.simulation.checkpoint import load_checkpoint, save_checkpoint
 from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
 from asyncmanifold.simulation.engine import Run, Simulation, finite
-from asyncmanifold.simulation.executors import (
-    Executor,
-    InlineExecutor,
-    ProcessExecutor,
-    Workshop,
-)
+from asyncmanifold.simulation.executors import Executor, Workshop
+from asyncmanifold.simulation.placement import Placement
 from asyncmanifold.simulation.replay import Replay, arranged, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.summary import Summary, summarise
@@ -61,6 +57,8 @@ def simulate(
     schedule: Schedule | None = None,
     run: Run | None = None,
     workers: int = 1,
+    executor: str | None = None,
+    ray_address: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -71,14 +69,14 @@ def simulate(
     """Run ``method`` on ``task`` and return the final model, a summary and the trace.
 
     With ``out`` the run is kept in a directory, and a killed one continues with ``resume`` to the same
-    bits. ``workers`` above 1 trains in that many processes; the result is the same. ``observer`` is
-    called with every record of the trace. ``replay`` is the trace of another run: its accepted updates arrive
-    again in their order, in place of the schedule's. ``config`` and ``labels`` describe the run in its files.
+    bits. ``workers`` above 1 trains in that many processes; the result is the same. ``executor`` and
+    ``ray_address`` are as in ``Placement``. ``observer`` is called with every record of the trace. ``replay``
+    is the trace of another run: its accepted updates arrive again in their order, in place of the schedule's.
+    ``config`` and ``labels`` describe the run in its files.
     """
+    placement = Placement(workers=workers, executor=executor, ray_address=ray_address)
     name, chosen = _named_method(method)
     training, schedule, run = training or LocalTraining(), schedule or Schedule(), run or Run()
-    if workers < 1:
-        raise ValueError(f"simulate(workers={workers}) must be at least 1")
     updates = None
     if replay is not None:
         updates = recorded_updates(replay)
@@ -100,24 +98,31 @@ def simulate(
             stack.callback(directory.close)
             if directory.is_finished:
                 return _finished(directory, model)
-        trace: FileTrace | MemoryTrace = MemoryTrace()
-        if directory is not None:
-            keep = _restore(directory, simulation) if isinstance(simulation, Simulation) else 0
-            trace = FileTrace(directory.trace, keep)
+        keep = 0
+        if directory is not None and isinstance(simulation, Simulation):
+            keep = _restore(directory, simulation)
+        trainers = _opened(placement, Workshop(task, chosen.embedding, training, run.seed), model, directory)
+        stack.callback(trainers.close)
+        trace = MemoryTrace() if directory is None else FileTrace(directory.trace, keep)
         stack.callback(trace.close)
-        executor: Executor
-        workshop = Workshop(task, chosen.embedding, training, run.seed)
-        if workers == 1:
-            executor = InlineExecutor(workshop)
-        else:
-            executor = ProcessExecutor(workshop, workers, model.size)
-        stack.callback(executor.close)
         observed = _Observed(trace, observer)
         if isinstance(simulation, Replay):
-            simulation.run(executor, observed)
+            simulation.run(trainers, observed)
         else:
-            _loop(simulation, executor, observed, directory, run.checkpoint_seconds)
+            _loop(simulation, trainers, observed, directory, run.checkpoint_seconds)
         return _conclude(simulation, task, run, model, trace, directory, labels)
+
+
+def _opened(
+    placement: Placement, workshop: Workshop, model: FlatModel, directory: RunDirectory | None
+) -> Executor:
+    """Start the executor; a run that cannot begin leaves its directory free for another try."""
+    try:
+        return placement.open(workshop, model.size)
+    except BaseException:
+        if directory is not None:
+            directory.give_up()
+        raise
 
 
 class _Observed:

@@ -1,0 +1,57 @@
+"""Where the jobs of a run are trained: chosen and checked before any work starts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from asyncmanifold.simulation.ahead import AheadExecutor
+from asyncmanifold.simulation.executors import Executor, ExecutorError, InlineExecutor, Workshop
+
+EXECUTORS = ("inline", "process", "ray")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where jobs are trained; what they come to is the same everywhere."""
+
+    workers: int = 1
+    executor: str | None = None
+    """``inline``: in this process; ``process``: in others of this machine; ``ray``: on a Ray cluster.
+    Without it: inline for one worker, processes for more."""
+    ray_address: str | None = None
+    """A running cluster, HOST:PORT or ``auto``; without it a local Ray is started and ended with the run.
+    A program that has called ``ray.init`` itself needs none: its cluster is used."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ExecutorError(f"workers={self.workers} must be at least 1")
+        if self.executor not in (None, *EXECUTORS):
+            raise ExecutorError(f"executor={self.executor!r} must be one of {', '.join(EXECUTORS)}")
+        if self.executor == "inline" and self.workers > 1:
+            raise ExecutorError(f"executor 'inline' is one process: workers={self.workers} must be 1")
+        if self.ray_address is not None:
+            if self.executor != "ray":
+                raise ExecutorError(f"ray_address={self.ray_address!r} is for executor 'ray' alone")
+            if self.ray_address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.ray_address):
+                raise ExecutorError(f"ray_address={self.ray_address!r} must be HOST:PORT or auto")
+        if self.executor == "ray":
+            try:
+                version("ray")
+            except PackageNotFoundError as error:
+                raise ExecutorError(
+                    "executor 'ray' needs the extra 'ray': pip install 'asyncmanifold[ray]'"
+                ) from error
+
+    def open(self, workshop: Workshop, size: int) -> Executor:
+        """Start the executor for a model of ``size`` parameters."""
+        if self.executor == "ray":
+            from asyncmanifold.simulation.ray_workers import RayWorkers
+
+            return AheadExecutor(RayWorkers(workshop, self.workers, self.ray_address))
+        if self.executor == "process" or self.workers > 1:
+            from asyncmanifold.simulation.process_workers import ProcessWorkers
+
+            return AheadExecutor(ProcessWorkers(workshop, self.workers, size))
+        return InlineExecutor(workshop)

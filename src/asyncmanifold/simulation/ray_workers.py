@@ -1,0 +1,319 @@
+"""Workers that are actors of a Ray cluster, on this machine or on many."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import asyncmanifold
+from asyncmanifold.client.training import NonFiniteLoss
+from asyncmanifold.server.protocol import Job, Update
+from asyncmanifold.simulation.executors import ExecutorError, WorkerDied, Workshop
+from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
+from asyncmanifold.simulation.training_worker import (
+    Array,
+    Header,
+    TrainingWorker,
+    arrays_of,
+    buffers_of,
+    header_of,
+)
+from asyncmanifold.vectors import Buffers
+
+START_SECONDS = 120.0
+"""How long to wait where there is no worker at all."""
+MOST_LOSSES = 3
+"""A job that loses its worker so often, or so many workers in a row that do not start, end the run."""
+ALIGN = 64
+"""Bytes. torch's own vectors begin at multiples of it, and sums over them take their order from it."""
+
+
+class RayWorkers:
+    """Actors, each with a CPU of the cluster and a trainer of its own.
+
+    Everything large goes through Ray's object store, once: the task with its data when a run begins, a
+    model for all jobs that start from it. Workers read both where they lie. A worker that is lost costs
+    what it was doing: others train its jobs again, to the same bits, and a new one takes its place as soon
+    as the cluster has room.
+    """
+
+    def __init__(self, workshop: Workshop, count: int, address: str | None) -> None:
+        self.count = count
+        self._ray: Any = import_module("ray")
+        self._starting: dict[Any, Any] = {}  # reference to an actor's first reply -> actor
+        self._load: dict[Any, int] = {}  # actor -> jobs it has
+        self._unplaced: list[Job] = []
+        self._running: dict[Any, tuple[Job, Any]] = {}  # reference to a reply -> job, actor
+        self._replies: dict[int, Any] = {}  # by job number
+        self._models: dict[int, Any] = {}  # version -> reference to the model
+        self._users: Counter[int] = Counter()  # version -> jobs that are not trained yet
+        self._losses: Counter[int] = Counter()  # by job number
+        self._failed_starts = 0
+        self._is_guest = self._ray.is_initialized()
+        try:
+            if not self._is_guest:
+                _connect(self._ray, address, count)
+            self._actor = self._ray.remote(num_cpus=1)(TrainingActor)
+            self._workshop = self._put_workshop(workshop)
+            for _ in range(count):
+                self._hire()
+            while not self._load:
+                self._welcome(self._first_ready())
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, job: Job) -> None:
+        """Put the job's model into the object store, unless it is there, and tell a worker."""
+        if job.version not in self._models:
+            model = (job.theta.numpy(), *arrays_of(job.buffers))
+            self._models[job.version] = self._ray.put(model)
+        self._users[job.version] += 1
+        self._place(job)
+
+    def wait(self) -> list[int]:
+        """Wait until a job has ended; meanwhile workers may come and go."""
+        while True:
+            ready = self._first_ready()
+            if ready in self._starting:
+                self._welcome(ready)
+            elif (number := self._finish(ready)) is not None:
+                return [number]
+
+    def update(self, job: Job) -> Update:
+        """Return the update as it lies in the object store."""
+        reply = self._replies[job.number]
+        if isinstance(reply, str):
+            raise NonFiniteLoss(reply)
+        offsets, buffers, loss, seconds = reply
+        kept = buffers_of(buffer.copy() for buffer in buffers)  # the server's state outlives the reply
+        return Update(job.client, job.version, tensor_of(offsets), kept, loss, seconds)
+
+    def forget(self, number: int) -> None:
+        """Let the object store have the memory back."""
+        del self._replies[number]
+
+    def close(self) -> None:
+        """End the actors, and what was started with them."""
+        self._replies.clear()
+        if not self._is_guest:
+            with _undisturbed():
+                self._ray.shutdown()
+            return
+        for actor in (*self._load, *self._starting.values()):
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(actor)
+
+    def _put_workshop(self, workshop: Workshop) -> Any:
+        try:
+            with _tensors_as_arrays(self._ray):
+                return self._ray.put(workshop)
+        except (AttributeError, TypeError) as error:
+            # Ray's own message is pages long.
+            raise ExecutorError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
+
+    def _hire(self) -> None:
+        actor = self._actor.remote(sys.path, [self._workshop])
+        self._starting[actor.versions.remote()] = actor
+
+    def _first_ready(self) -> Any:
+        """Wait for a worker that has started, or a job that has ended; return the reference to its reply."""
+        waiting = [*self._running, *self._starting]
+        timeout = None if self._load else START_SECONDS
+        ready, _ = self._ray.wait(waiting, timeout=timeout)
+        if not ready:
+            cpus = self._ray.cluster_resources().get("CPU", 0.0)
+            raise WorkerDied(
+                f"no Ray worker started within {START_SECONDS:g} s: each needs one CPU, "
+                f"the cluster has {cpus:g} and others may use them"
+            )
+        return ready[0]
+
+    def _welcome(self, reference: Any) -> None:
+        """Take in a worker that has started, and give it what nobody could do."""
+        actor = self._starting.pop(reference)
+        try:
+            versions = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_LOSSES:
+                raise WorkerDied(f"Ray workers do not start: {_last_line(error)}") from error
+            self._hire()
+            return
+        if versions != own_versions():
+            raise ExecutorError(f"a Ray worker has {versions}, must have {own_versions()} as it is here")
+        self._failed_starts = 0
+        self._load[actor] = 0
+        unplaced, self._unplaced = self._unplaced, []
+        for job in unplaced:
+            self._place(job)
+
+    def _place(self, job: Job) -> None:
+        """Give a job to the worker that has least to do; keep it where there is no worker now."""
+        if not self._load:
+            self._unplaced.append(job)
+            return
+        actor = min(self._load, key=self._load.__getitem__)
+        self._load[actor] += 1
+        reference = actor.train.remote(header_of(job), self._models[job.version])
+        self._running[reference] = (job, actor)
+
+    def _finish(self, reference: Any) -> int | None:
+        """Take in a reply; return the job's number, None where its worker was lost and it begins again."""
+        job, actor = self._running.pop(reference)
+        try:
+            reply = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise RuntimeError(f"training failed in a Ray worker\n{error}") from None
+        except self._ray.exceptions.RayError as error:
+            self._lose(job, actor, error)
+            return None
+        if actor in self._load:  # it may have been lost since
+            self._load[actor] -= 1
+        self._replies[job.number] = reply
+        self._losses.pop(job.number, None)
+        self._users[job.version] -= 1
+        if self._users[job.version] == 0:
+            del self._users[job.version], self._models[job.version]
+        return job.number
+
+    def _lose(self, job: Job, actor: Any, error: Exception) -> None:
+        """Start a worker in the place of one that was lost, and its job again."""
+        if actor in self._load:
+            del self._load[actor]
+            self._ray.kill(actor)  # it may be out of reach only
+            self._hire()
+        self._losses[job.number] += 1
+        if self._losses[job.number] >= MOST_LOSSES:
+            raise WorkerDied(
+                f"job {job.number} of client {job.client} lost its Ray worker {MOST_LOSSES} times "
+                f"(out of memory?)"
+            ) from error
+        self._place(job)
+
+
+class TrainingActor:
+    """A worker in a Ray cluster.
+
+    It looks for modules where the server does too. The workshop, in a list, stays a reference until then.
+    """
+
+    def __init__(self, path: list[str], workshop: list[Any]) -> None:
+        sys.path.extend(place for place in path if place not in sys.path)
+        self._worker = TrainingWorker(import_module("ray").get(workshop[0]))
+
+    def versions(self) -> dict[str, str]:
+        """Return what the worker runs: other versions may give other bits."""
+        return own_versions()
+
+    def train(self, header: Header, model: tuple[Array, ...]) -> Any:
+        """Return offsets, buffers, loss and seconds of a job, or why it failed."""
+        theta, *buffers = model
+        update = self._worker.train(header, tensor_of(theta), Buffers(*map(tensor_of, buffers)))
+        if isinstance(update, str):
+            return update
+        return update.offsets.numpy(), arrays_of(update.buffers), update.loss, update.seconds
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions that decide about bits."""
+    return {"asyncmanifold": asyncmanifold.__version__, "torch": torch.__version__}
+
+
+def tensor_of(array: Array) -> Tensor:
+    """Return an array of the object store as a tensor, which must not be written to.
+
+    No copy is made where it lies as torch's own vectors do; Ray aligns all but small arrays.
+    """
+    if array.ctypes.data % ALIGN:
+        return torch.tensor(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+@contextmanager
+def _tensors_as_arrays(ray: Any) -> Iterator[None]:
+    """Within this block tensors are put as numpy arrays: each once, and only what is seen of its memory.
+
+    By default Ray copies the whole memory behind every view into the pickle itself.
+    """
+    ray.util.register_serializer(Tensor, serializer=_pack, deserializer=_unpack)
+    try:
+        yield
+    finally:
+        ray.util.deregister_serializer(Tensor)
+
+
+def _pack(tensor: Tensor) -> tuple[Array, torch.dtype, torch.Size, bool]:
+    """Return a tensor as bytes, since numpy lacks some of torch's types."""
+    flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+    return flat.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad
+
+
+def _unpack(packed: tuple[Array, torch.dtype, torch.Size, bool]) -> Tensor:
+    array, dtype, shape, requires_grad = packed
+    return tensor_of(array).view(dtype).view(shape).requires_grad_(requires_grad)
+
+
+def _connect(ray: Any, address: str | None, cpus: int) -> None:
+    """Join the cluster at ``address``, or start a local one; quietly."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of what is to come
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address not in (None, "auto"):
+            _check_reachable(str(address))
+        with _undisturbed():
+            if address is None:
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+            else:
+                ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
+        where = "on this machine" if address is None else f"at {address}"
+        raise ExecutorError(f"no Ray cluster {where}: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM until the end of the block, and keep the handlers that there were.
+
+    Ray that is interrupted in its start or its end leaves processes behind; and it sets a handler of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda number, _: caught.append(number)) for number in numbers]
+    try:
+        with sheltered_from_interrupts():
+            yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+    if caught:
+        signal.raise_signal(caught[0])
+
+
+def _check_reachable(address: str) -> None:
+    """Raise ``OSError`` where nobody listens: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=5.0).close()
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[-1].strip()

@@ -1,0 +1,38 @@
+"""Who has started whom on this machine."""
+
+import os
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have."""
+    children = [
+        int(path.name) for path in Path("/proc").glob("[0-9]*") if _status(path.name)["PPid"] == str(pid)
+    ]
+    return [*children, *(child for found in children for child in descendants(found))]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process is there and has not ended; who buries it is not our business."""
+    return _status(pid)["State"][:1] not in ("Z", "X")
+
+
+def trainers(pid: int | None = None) -> list[int]:
+    """Return the processes of actors that train."""
+    named = {child: _title(child) for child in descendants(pid or os.getpid())}
+    return [child for child, title in named.items() if title.startswith("ray::TrainingActor")]
+
+
+def _status(pid: int | str) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {"PPid": "", "State": "X"}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

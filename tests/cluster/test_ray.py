@@ -1,0 +1,211 @@
+"""The Ray executor: the same bits as in this process, whoever is lost on the way."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from processes import descendants, is_alive, trainers
+
+from asyncmanifold import simulate
+from asyncmanifold.cli import main
+from asyncmanifold.simulation import ray_workers
+from asyncmanifold.simulation.executors import ExecutorError, WorkerDied
+from tiny import CLOCK, TRAINING, make_run, make_task, trace_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of Ray's own files and processes
+
+EVENTFUL = replace(
+    CLOCK,
+    concurrency=4,
+    drop_probability=0.1,
+    late_fraction=0.3,
+    late_by=2.0,
+    leave_fraction=0.2,
+    leave_by=9.0,
+)
+
+
+def run(out: Path, method="asyncbezier", broken=(), **options):
+    return simulate(
+        make_task(sizes=(10, 14, 18, 22, 26, 30, 34), broken=broken),
+        method,
+        training=TRAINING,
+        schedule=EVENTFUL,
+        run=make_run(updates=40),
+        out=out,
+        **options,
+    )
+
+
+def on(cluster, **options):
+    return {"executor": "ray", "ray_address": cluster.address, "workers": 2} | options
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert trace_of(one) == trace_of(other)
+
+
+@pytest.mark.parametrize("method", ["fedasync", "fedbuff", "asyncbezier"])
+def test_a_run_on_a_cluster_gives_the_same_bits(tmp_path, cluster, method):
+    """Client 3's losses are no numbers: such jobs fail there as they do here."""
+    run(tmp_path / "here", method, broken=(3,))
+    run(tmp_path / "there", method, broken=(3,), **on(cluster))
+    assert_same(tmp_path / "here", tmp_path / "there")
+    assert "failed" in {record["kind"] for record in trace_of(tmp_path / "here")}
+    assert trainers() == []
+
+
+def test_killed_workers_cost_only_their_jobs(tmp_path, cluster):
+    """First one of two is killed, later both at once."""
+    killed = []
+
+    def kill(record):
+        chosen = {12: 1, 25: 2}.get(record.get("update"), 0) if record["kind"] == "update" else 0
+        for pid in trainers()[:chosen]:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    run(tmp_path / "here")
+    run(tmp_path / "there", **on(cluster), observer=kill)
+    assert len(killed) >= 2
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+def test_a_lost_machine_costs_only_its_jobs(tmp_path, cluster):
+    lost = cluster.add_node(num_cpus=2)
+
+    def lose(record):
+        if record["kind"] == "update" and record["update"] == 12:
+            cluster.remove_node(lost, allow_graceful=False)
+
+    run(tmp_path / "here")
+    run(tmp_path / "there", **on(cluster, workers=4), observer=lose)
+    assert lost not in cluster.list_all_nodes()
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+def end_process(outputs, targets):
+    if torch.is_grad_enabled():  # evaluations are made here
+        os._exit(1)
+    return outputs.sum()
+
+
+def test_a_job_that_kills_every_worker_ends_the_run(cluster):
+    with pytest.raises(WorkerDied, match=r"job \d of client \d lost its Ray worker 3 times"):
+        simulate(replace(make_task(), loss=end_process), **on(cluster, workers=1))
+
+
+def fail(outputs, targets):
+    if torch.is_grad_enabled():
+        raise KeyError("no such thing")
+    return outputs.sum()
+
+
+def test_an_error_in_a_worker_is_shown_as_it_is(cluster):
+    with pytest.raises(RuntimeError, match=r"(?s)failed in a Ray worker.*in fail.*no such thing"):
+        simulate(replace(make_task(), loss=fail), **on(cluster, workers=1))
+
+
+def test_what_cannot_be_sent_is_refused(tmp_path, cluster):
+    task = replace(make_task(), metrics={"locked": threading.Lock().acquire})
+    with pytest.raises(ExecutorError, match="a task for Ray must be picklable"):
+        simulate(task, out=tmp_path, **on(cluster))
+    assert list(tmp_path.iterdir()) == []  # free for another try
+
+
+def test_workers_of_another_version_are_refused(cluster, monkeypatch):
+    monkeypatch.setattr(ray_workers, "own_versions", lambda: {"torch": "1.0"})
+    with pytest.raises(ExecutorError, match=r"a Ray worker has .*must have {'torch': '1.0'}"):
+        simulate(make_task(), **on(cluster, workers=1))
+
+
+def test_nobody_waits_for_ever_for_a_worker(cluster, monkeypatch):
+    monkeypatch.setattr(ray_workers, "START_SECONDS", 0.01)
+    with pytest.raises(
+        WorkerDied, match=r"no Ray worker started within 0.01 s.*the cluster has 2 and others"
+    ):
+        simulate(make_task(), **on(cluster))
+
+
+def test_models_and_data_lie_in_memory_once(cluster):
+    """A tensor that many clients share is put once, and of a view only what it shows."""
+    import ray
+
+    inputs, targets = torch.randn(1000, 50), torch.zeros(1000, dtype=torch.int64)
+    parts = list(zip(inputs.split(10), targets.split(10), strict=True))
+    ray.init(address=cluster.address, logging_level="error")
+    try:
+        with ray_workers._tensors_as_arrays(ray):
+            for clients in ([(inputs, targets)] * 100, parts):
+                buffers = []
+                ray.cloudpickle.dumps(clients, protocol=5, buffer_callback=buffers.append)
+                assert sum(memoryview(buffer).nbytes for buffer in buffers) == 1000 * (50 * 4 + 8)
+            sent = {"half": torch.arange(3.0, dtype=torch.bfloat16), "one": torch.tensor(True)}
+            sent |= {"none": torch.zeros(0, 3), "grad": torch.ones(2, requires_grad=True)}
+            got = ray.get(ray.put(sent))
+        for name, tensor in sent.items():
+            assert torch.equal(got[name], tensor)
+            assert (got[name].dtype, got[name].requires_grad) == (tensor.dtype, tensor.requires_grad)
+    finally:
+        ray.shutdown()
+
+
+COMMAND = ["run", "sphere", "--method", "asyncbezier", "--set", "updates=12", "--set", "evaluate_every=6"]
+
+
+def test_a_curved_model_from_the_command_line(tmp_path, cluster, capsys):
+    assert main([*COMMAND, "--quiet", "--out", str(tmp_path / "here")]) == 0
+    ray = ["--executor", "ray", "--ray-address", cluster.address, "--out", str(tmp_path / "there")]
+    assert main([*COMMAND, "--quiet", *ray]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+def test_no_cluster_is_one_line(tmp_path, capsys):
+    arguments = ["--executor", "ray", "--ray-address", "127.0.0.1:9", "--out", str(tmp_path / "run")]
+    assert main([*COMMAND, *arguments]) == 2
+    assert re.fullmatch(
+        r"asyncmanifold: no Ray cluster at 127.0.0.1:9: .*Connection refused\n", capsys.readouterr().err
+    )
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_ctrl_c_ends_a_local_ray_and_leaves_a_run_that_resume_continues(tmp_path):
+    command = [sys.executable, "-m", "asyncmanifold", "run", "digits", "--method", "fedasync"]
+    command += ["--set", "updates=300", "--out"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    process = subprocess.Popen(
+        [*command, tmp_path / "parts", "--executor", "ray"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    signal.signal(signal.SIGINT, before)
+    trace = tmp_path / "parts" / "trace.jsonl"
+    while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    started = descendants(process.pid)
+    assert trainers(process.pid)
+    os.killpg(process.pid, signal.SIGINT)  # to all of them, as a terminal does
+    out, said = process.communicate()
+    assert process.returncode == 130
+    assert out == ""
+    assert said.count("\n") <= 3
+    assert "with --resume continues" in said
+    assert [pid for pid in started if is_alive(pid)] == []
+    for name, more in (("parts", ["--resume"]), ("whole", [])):
+        subprocess.run([*command, tmp_path / name, *more, "--quiet"], check=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
