@@ -187,6 +187,11 @@ BAD_CALLS = {
     "tune digits --factors 1,x": "'1,x' must be numbers separated by commas",
     "tune digits --factors 0": "'0' must be above 0 and finite",
     "tune digits --key kind --factors 2": "kind is 'clock' and has no multiples; use --values",
+    "theory --method fedbuff": "the theorem is tested for asyncsgd, fedortho, fedgs, asyncbezier",
+    "theory --lengths 64,64": "a slope needs two different lengths or more",
+    "theory --lengths 4,8": "--lengths 4: must be at least 8, the number of clients",
+    "theory --lengths 64,x": "'x' must be a whole number",
+    "theory --seeds 7": "an interval needs two seeds or more",
     "run digits --set clients=400": "must need at most",
     "run digits --set concentration=0.001": "task: no Dirichlet(0.001) partition with 8 examples",
 }
@@ -225,7 +230,7 @@ def test_help_is_there_and_imports_nothing_heavy():
     shown = subprocess.run(
         [sys.executable, "-m", "asyncmanifold", "--help"], capture_output=True, text=True, check=True
     )
-    for command in ("run", "compare", "list"):
+    for command in ("run", "compare", "theory", "list"):
         assert command in shown.stdout
 
 

@@ -121,6 +121,24 @@ def test_the_distance_is_the_length_of_the_log(name, seed):
     assert found == pytest.approx(0.4, rel=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("angle", [1e-1, 1e-2, 1e-3, 1e-4])
+def test_near_points_on_the_sphere_have_their_true_distance(angle, dtype):
+    x, v = torch.tensor([1.0, 0.0, 0.0], dtype=dtype), torch.tensor([0.0, angle, 0.0], dtype=dtype)
+    y = CIRCLE.exp(x, v)
+    assert y.tolist() == pytest.approx([np.cos(angle), np.sin(angle), 0.0], rel=1e-6)
+    torch.testing.assert_close(CIRCLE.log(x, y), v, rtol=1e-5, atol=1e-9)
+
+
+def test_the_sphere_has_derivatives_where_points_coincide():
+    """At v = 0 exp moves as v does; at y = x the log moves as the tangent part of y does."""
+    x = torch.tensor([1.0, 0.0, 0.0])
+    by_tangent = torch.autograd.functional.jacobian(lambda v: CIRCLE.exp(x, v), torch.zeros(3))
+    torch.testing.assert_close(by_tangent, torch.eye(3))
+    by_point = torch.autograd.functional.jacobian(lambda y: CIRCLE.log(x, y), x)
+    torch.testing.assert_close(by_point, torch.diag(torch.tensor([0.0, 1.0, 1.0])))
+
+
 def test_the_polar_retraction_by_hand():
     """On the circle of 2×1 matrices, X = (1, 0) and V = (0, 1) lead to (1, 1)/√2, and back."""
     maps = StiefelMaps(geoopt.EuclideanStiefel())

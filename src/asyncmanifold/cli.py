@@ -23,6 +23,7 @@ examples:
   asyncmanifold tune digits --method fedasync      its best global learning rate
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
+  asyncmanifold theory                             the convergence theorem against measured runs
   asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
   asyncmanifold list                               scenarios, methods and their parts
 """
@@ -103,7 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
     _add_common(compare)
     compare.add_argument("--methods", help="names, separated by commas (default: all)")
-    compare.add_argument("--seeds", type=_seeds, default=[0, 1], help="separated by commas (default: 0,1)")
+    compare.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
     compare.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
     compare.set_defaults(command=compare_command)
 
@@ -120,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
         type=_factors,
         help="in place of values: multiples of what each method has in the scenario",
     )
-    tune.add_argument("--seeds", type=_seeds, default=[0], help="separated by commas (default: 0)")
+    tune.add_argument("--seeds", type=_numbers, default=[0], help="separated by commas (default: 0)")
     tune.add_argument("--workers", type=_positive, help="runs side by side (default: one a core)")
     tune.set_defaults(command=tune_command)
 
@@ -150,12 +151,37 @@ def build_parser() -> argparse.ArgumentParser:
     landscape.add_argument("--quiet", action="store_true", help="show no progress")
     landscape.set_defaults(command=landscape_command)
 
+    _add_theory(
+        commands.add_parser("theory", help="test the convergence theorem: gradient norms against the bound")
+    )
     _add_data(commands.add_parser("data", help="turn public data into the files that scenarios read"))
 
     listing = commands.add_parser("list", help="show scenarios, methods and their parts")
     listing.add_argument("--json", action="store_true", help="print JSON for scripts")
     listing.set_defaults(command=list_command)
     return parser
+
+
+def _add_theory(theory: argparse.ArgumentParser) -> None:
+    theory.add_argument("--method", default="asyncbezier", help="a published method (default: %(default)s)")
+    theory.add_argument(
+        "--lengths",
+        type=_numbers,
+        default=[64, 128, 256, 512, 1024],
+        help="numbers of updates T, separated by commas (default: 64,128,256,512,1024)",
+    )
+    theory.add_argument(
+        "--seeds", type=_numbers, default=[0, 1, 2, 3], help="separated by commas (default: 0,1,2,3)"
+    )
+    theory.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/theory"),
+        help="the directory to write to (default: %(default)s)",
+    )
+    theory.add_argument("--json", action="store_true", help="print the slopes as JSON for scripts")
+    theory.add_argument("--quiet", action="store_true", help="show no progress")
+    theory.set_defaults(command=theory_command)
 
 
 def _add_data(data: argparse.ArgumentParser) -> None:
@@ -332,6 +358,23 @@ def landscape_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def theory_command(options: argparse.Namespace) -> int:
+    """Measure gradient norms in runs of growing length and set them against the theorem's bound."""
+    from asyncmanifold.theory import TheoryError, study_convergence
+    from asyncmanifold.theory.printing import print_findings
+
+    quiet = options.quiet or options.json
+    try:
+        findings = study_convergence(options.method, options.lengths, options.seeds, options.out, quiet=quiet)
+    except TheoryError as error:
+        raise UsageError(str(error)) from error
+    if options.json:
+        print(json.dumps([finding.brief() for finding in findings], indent=2))
+    elif not options.quiet:
+        print_findings(findings, options.out)
+    return 0
+
+
 def prepare_command(options: argparse.Namespace) -> int:
     """Write a scenario's data file from a public form of the data."""
     from asyncmanifold.progress import display
@@ -448,5 +491,5 @@ def _factors(text: str) -> list[float]:
     return factors
 
 
-def _seeds(text: str) -> list[int]:
+def _numbers(text: str) -> list[int]:
     return list(dict.fromkeys(_natural(part) for part in text.split(",")))

@@ -22,8 +22,10 @@ from asyncmanifold.geometry.maps import Maps, maps_of
 
 SCAN = 32
 """Places at which a curve is looked at to find the first that is far enough."""
-BISECTIONS = 26
-"""Halvings of the piece that holds the place; single precision knows no more."""
+SECANTS = 26
+"""Most steps within the piece that holds the place; a handful is enough."""
+CLOSE = 1e-6
+"""How far a distance may be off, as a share of it; single precision knows little more."""
 
 
 @dataclass(frozen=True)
@@ -153,21 +155,46 @@ def karcher_mean(maps: Maps, points: Tensor, tolerance: float = 1e-10, limit: in
 
 
 def distance_parameter(space: Space, controls: Sequence[Tensor], fraction: float) -> float:
-    """Return the smallest t in [0, 1] with d(p_0, γ(t)) = fraction · d(p_0, p_n): a scan, then bisection."""
+    """Return the smallest t in [0, 1] with d(p_0, γ(t)) = fraction · d(p_0, p_n): a scan, then secants."""
     start = controls[0]
-    target = fraction * space.distance(start, controls[-1])
+    whole = space.distance(start, controls[-1])
+    target = fraction * whole
     if target <= 0.0:
         return 0.0
 
-    def reaches(t: float) -> bool:
-        return space.distance(start, space.curve(controls, t)) >= target
+    def surplus(t: float) -> float:
+        return space.distance(start, space.curve(controls, t)) - target
 
-    high = next((k / SCAN for k in range(1, SCAN) if reaches(k / SCAN)), 1.0)
-    low = high - 1.0 / SCAN
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if reaches(middle) else (middle, high)
-    return high
+    low, below = 0.0, -target
+    for k in range(1, SCAN + 1):
+        high, above = k / SCAN, whole - target if k == SCAN else surplus(k / SCAN)
+        if above >= 0.0:
+            return _crossing(surplus, (low, below), (high, above), CLOSE * target)
+        low, below = high, above
+    return 1.0
+
+
+def _crossing(
+    function: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], close: float
+) -> float:
+    """Return where a function that rises from below 0 at ``low`` to ``high`` is within ``close`` of 0.
+
+    Secants, Illinois' way: an end that stays twice counts half, so that both ends move.
+    """
+    (left, below), (right, above) = low, high
+    kept = 0
+    for _ in range(SECANTS if above > close else 0):
+        place = right - above * (right - left) / (above - below)
+        value = function(place)
+        if abs(value) <= close:
+            return place
+        if value > 0.0:
+            right, above, below = place, value, below * (0.5 if kept < 0 else 1.0)
+            kept = -1
+        else:
+            left, below, above = place, value, above * (0.5 if kept > 0 else 1.0)
+            kept = 1
+    return right
 
 
 def space_of(parameters: Iterable[nn.Parameter]) -> Space:

@@ -1,0 +1,134 @@
+"""The theorem's constants and its bound, corrected and as printed (docs/theory.md derives them)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from asyncmanifold.theory.problems import Known
+
+LAMBDA_MIN = 1.0
+"""λ_min of ι_ω, which takes control points to the local model: a Bézier curve's end point is one of them."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How clients and server work, the same for every run."""
+
+    clients: int
+    point_steps: int
+    """Local steps at the end point (K₁)."""
+    curve_steps: int
+    """Local steps along the curve (K − K₁)."""
+    degree: int
+    """Of the Bézier curve; 1 for a straight line."""
+    global_lr: float
+    """η_g, the share of the way to the local model."""
+
+    @property
+    def steps(self) -> int:
+        """K."""
+        return self.point_steps + self.curve_steps
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What only runs can tell."""
+
+    quality: float
+    """Q: how much of the descent that transported updates offer the server's steps keep."""
+    staleness: float
+    """S: how far a model has moved meanwhile, in lengths of an update."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the theorem's assumptions hold with these; runs of a few updates may say otherwise."""
+        return self.quality > 0.0 and self.staleness > 0.0
+
+
+@dataclass(frozen=True)
+class Constants:
+    """C₁ … C₄ and β."""
+
+    c1: float
+    c2: float
+    c3: float
+    c4: float
+    beta: float
+
+
+def corrected_constants(known: Known, setting: Setting, measured: Measured, local_lr: float) -> Constants:
+    """Return the constants of the corrected theorem, for a penalty of strength α = 0.
+
+    With k = ½ + K (½ + η_g/2Q):  C₁ = k L,  C₂ = S L K² G²,  C₃ = k L K₁ σ₁²,
+    C₄ = (K − K₁) G² [k L + η_l K² (L²/(n + 1) + κ G²/2)].
+    """
+    k = _second_order(setting, measured.quality)
+    smoothness, square = known.smoothness, known.gradient_bound**2
+    off_curve = smoothness**2 / (setting.degree + 1) + 0.5 * known.curvature * square
+    return Constants(
+        c1=k * smoothness,
+        c2=measured.staleness * smoothness * setting.steps**2 * square,
+        c3=k * smoothness * setting.point_steps * known.variance,
+        c4=setting.curve_steps * square * (k * smoothness + local_lr * setting.steps**2 * off_curve),
+        beta=1.0,
+    )
+
+
+def corrected_bound(
+    known: Known, setting: Setting, measured: Measured, *, length: int, local_lr: float, decrease: float
+) -> float | None:
+    """Return the bound on the mean of E‖grad L(Θ^t)‖² over t < T; None where its conditions do not hold.
+
+    1/λ_min [D / (T Q β η_g η_l (1 − η_l C₁)) + η_l (C₂ + C₃ + C₄) / (1 − η_l C₁)] + (M − 1) G² / T, where D
+    is the decrease of the loss from Θ^0 to Θ^T.
+    """
+    if not measured.is_sound:
+        return None
+    c = corrected_constants(known, setting, measured, local_lr)
+    kept = 1.0 - local_lr * c.c1
+    if kept <= 0.0:
+        return None
+    descent = decrease / (length * measured.quality * c.beta * setting.global_lr * local_lr)
+    error = local_lr * (c.c2 + c.c3 + c.c4)
+    in_flight = (setting.clients - 1) * known.gradient_bound**2 / length
+    return (descent + error) / (kept * LAMBDA_MIN) + in_flight
+
+
+def printed_constants(known: Known, setting: Setting, measured: Measured, alpha: float = 0.0) -> Constants:
+    """Return the constants as the paper prints them, with L_Φ = L_Θ, L_ι = 1 and curvature bound C = 0."""
+    smoothness, steps = known.smoothness, setting.steps
+    beta = 1.0 + alpha * (1.0 / measured.staleness - 1.0)
+    spread = smoothness * steps**2 * known.gradient_bound**2
+    fresh = (1.0 - alpha) * setting.global_lr * measured.staleness * spread
+    return Constants(
+        c1=0.5 * smoothness
+        - steps * smoothness * (1.0 / 6.0 + setting.global_lr * beta / (4.0 * measured.quality)),
+        c2=(fresh + alpha * spread) / beta,
+        c3=steps * smoothness * known.variance,
+        c4=0.0,
+        beta=beta,
+    )
+
+
+def printed_bound(
+    known: Known, setting: Setting, measured: Measured, *, length: int, local_lr: float, decrease: float
+) -> float | None:
+    """Return the bound as the paper prints it: equation (27) of its proof, times λ_min."""
+    if not measured.is_sound:
+        return None
+    c = printed_constants(known, setting, measured)
+    kept = 1.0 - local_lr * c.c1
+    if kept <= 0.0:
+        return None
+    offered = 2.0 * length * measured.quality * local_lr * setting.global_lr * c.beta
+    return LAMBDA_MIN * (decrease / offered + 0.5 * local_lr * (c.c2 + 2.0 * c.c3)) / kept
+
+
+def local_rate(known: Known, setting: Setting, length: int) -> float:
+    """Return η_l = 1/max(2 C₁, √T), with the C₁ of an ideal correction (Q = 1)."""
+    return 1.0 / max(2.0 * _second_order(setting, 1.0) * known.smoothness, sqrt(length))
+
+
+def _second_order(setting: Setting, quality: float) -> float:
+    return 0.5 + setting.steps * (0.5 + setting.global_lr / (2.0 * quality))

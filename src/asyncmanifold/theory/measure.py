@@ -1,0 +1,136 @@
+"""One asynchronous run of the library's simulator, with the exact gradient at every server model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.server.methods import Method
+from asyncmanifold.simulation.engine import Run, Simulation
+from asyncmanifold.simulation.executors import InlineExecutor, Workshop
+from asyncmanifold.simulation.schedules import LogNormalLatency, Schedule
+from asyncmanifold.tasks.task import Task
+from asyncmanifold.theory.constants import Measured, Setting
+from asyncmanifold.theory.problems import Problem
+from asyncmanifold.trace import MemoryTrace, Record
+from asyncmanifold.vectors import FlatModel
+
+SCHEDULE = Schedule("clock", latency=LogNormalLatency(spread=0.5, jitter=0.2))
+"""Clients of different speed; each gets its next job at once, so every version but the first has one user."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What one run came to; the sums are over its updates."""
+
+    square: float
+    """The mean of ‖grad L(Θ^t)‖² over the models before each update."""
+    start_loss: float
+    end_loss: float
+    kept: float
+    """Σ ⟨−grad L(Θ^τ), step⟩ / η_g."""
+    offered: float
+    """Σ ⟨−grad L(Θ^τ), transported offset of the local model⟩."""
+    drift: float
+    """Σ ‖Θ^τ − Θ^t‖."""
+    reach: float
+    """Σ of the longest offset among the updates that came in between."""
+    staleness: float
+    """Versions, on average."""
+
+
+class GradientProbe:
+    """The exact Riemannian gradient of a task's loss over its whole population, at any model."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._model = FlatModel(task.build_model(seed=0))
+        self._inputs, self._targets = task.test.batch(torch.arange(len(task.test)))
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """Return grad L(Θ), a tangent vector at Θ."""
+        self._model.vector.copy_(theta)
+        self._model.gradient.zero_()
+        loss = self._task.loss(self._model.module(self._inputs), self._targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return self._model.space.project(theta, self._model.gradient)
+
+
+def measure(
+    problem: Problem,
+    method: Method,
+    setting: Setting,
+    *,
+    length: int,
+    local_lr: float,
+    seed: int,
+    on_update: Callable[[], None] = lambda: None,
+) -> Measures:
+    """Run ``length`` updates and return what the theorem speaks of; the caller sees to one thread."""
+    task, run = problem.task, Run(updates=length, evaluate_every=length, seed=seed)
+    training = LocalTraining(
+        point_epochs=setting.point_steps,
+        curve_epochs=setting.curve_steps,
+        batch_size=1,
+        optimizer="sgd",
+        local_lr=local_lr,
+        proximal=0.0,
+    )
+    model, gradient = FlatModel(task.build_model(seed)), GradientProbe(task)
+    simulation = Simulation(task, method, training, SCHEDULE, run, model)
+    executor = InlineExecutor(Workshop(task, method.embedding, training, seed))
+    space, trace = model.space, MemoryTrace()
+    square = kept = offered = 0.0
+    simulation.start(executor, trace)
+    while not simulation.is_finished:
+        theta = simulation.state.theta
+        slope = gradient(theta)
+        square += space.inner(theta, slope, slope)
+        arrival = simulation.next_update(executor)
+        if arrival is None or isinstance(arrival[1], str):
+            raise RuntimeError(f"{problem.name}: an update is missing, which cannot be: {arrival}")
+        base, offset = arrival[0].job.theta, arrival[1].offsets[-1]
+        offered -= space.inner(theta, slope, space.transport(base, theta, offset))
+        simulation.advance(arrival, executor, trace)
+        kept -= space.inner(theta, slope, space.log(theta, simulation.state.theta)) / method.global_lr
+        on_update()
+    records = list(trace)
+    updates = [record for record in records if record["kind"] == "update"]
+    losses = [record["loss"] for record in records if record["kind"] == "evaluation"]
+    drift, reach = drift_and_reach(updates)
+    return Measures(
+        square=square / length,
+        start_loss=losses[0],
+        end_loss=losses[-1],
+        kept=kept,
+        offered=offered,
+        drift=drift,
+        reach=reach,
+        staleness=sum(record["staleness"] for record in updates) / length,
+    )
+
+
+def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
+    """Return the sums whose ratio is S: of drifts, and of the longest offset absorbed during each drift.
+
+    ``updates`` are a trace's, one a version: update number τ made version τ + 1 of version τ.
+    """
+    lengths = [record["update_norm"] for record in updates]
+    drift = reach = 0.0
+    for now, record in enumerate(updates):
+        drift += record["drift_norm"]
+        reach += max(lengths[record["base_version"] : now], default=0.0)
+    return drift, reach
+
+
+def pooled(runs: list[Measures]) -> Measured:
+    """Return Q and S over several runs."""
+    offered, reach = sum(run.offered for run in runs), sum(run.reach for run in runs)
+    return Measured(
+        quality=sum(run.kept for run in runs) / offered if offered > 0.0 else 0.0,
+        staleness=sum(run.drift for run in runs) / reach if reach > 0.0 else 0.0,
+    )

@@ -1,0 +1,168 @@
+"""Two problems whose constants are known: a robust regression in flat space, an eigenvector on the sphere.
+
+Every client draws from the same finite population, so a stochastic gradient is unbiased for the gradient of
+the global loss (the paper's "weakly homogeneous" clients), and the global loss is a sum that can be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.task import Task
+
+CLIENTS = 8
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the theorem needs to know of a loss; docs/theory.md derives the values."""
+
+    smoothness: float
+    """L_Θ: the largest curvature of the loss along geodesics."""
+    gradient_bound: float
+    """G: no gradient is longer, neither of the loss nor of one example."""
+    variance: float
+    """σ₁²: the variance of one example's gradient is at most this everywhere (σ₂ is 0)."""
+    curvature: float
+    """Of the space: 0 where it is flat, 1 on the unit sphere."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task with the constants of its loss; its ``test`` is the whole population."""
+
+    name: str
+    title: str
+    task: Task
+    known: Known
+
+
+class Stream:
+    """Examples without end: every batch is drawn anew from a population, with replacement.
+
+    It draws from torch's default generator, which every job seeds for itself: batches are independent and
+    repeatable. The length says how many examples make an epoch.
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor, length: int) -> None:
+        self._inputs, self._targets, self._length = inputs, targets, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return as many examples as there are indices, whichever these are."""
+        rows = torch.randint(len(self._inputs), (len(indices),))
+        return self._inputs[rows], self._targets[rows]
+
+
+class Direction(nn.Module):
+    """One vector of parameters; the output is its product with the input."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return ⟨a, θ⟩ for every input a."""
+        return inputs @ self.weight
+
+
+class Score:
+    """The mean of 1 − loss, a metric that is higher for better models."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._loss, self._total, self._count = loss, 0.0, 0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Take in a batch."""
+        self._total += (1.0 - self._loss(outputs, targets).item()) * len(targets)
+        self._count += len(targets)
+
+    def compute(self) -> float:
+        """Return the mean so far."""
+        return self._total / max(1, self._count)
+
+
+def robust_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of ½ r²/(1 + r²) for residuals r: Geman and McClure's, flat for outliers.
+
+    Its slope r/(1 + r²)² is at most 9/(16√3), its curvature (1 − 3r²)/(1 + r²)³ in [−1/4, 1].
+    """
+    squares = (targets - outputs) ** 2
+    return (0.5 * squares / (1.0 + squares)).mean()
+
+
+def unexplained_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean of ½ (‖a‖² − ⟨a, θ⟩²), what a direction leaves unexplained; targets are ‖a‖²."""
+    return 0.5 * (targets - outputs**2).mean()
+
+
+def regression() -> Problem:
+    """Robust regression: inputs are all sign vectors, targets are noise of ±0.2, so the truth is 0.
+
+    The start is one unit away, where the loss curves down in every direction.
+    """
+    dimension, noise = 4, 0.2
+    signs = _signs(dimension)
+    inputs = torch.cat([signs, signs])
+    targets = torch.cat([torch.full((len(signs),), noise), torch.full((len(signs),), -noise)])
+    start = torch.zeros(dimension)
+    start[0] = 1.0
+    longest = 9.0 / (16.0 * sqrt(3.0)) * sqrt(dimension)
+    return Problem(
+        name="flat",
+        title="robust regression in flat space",
+        task=_task(Direction(nn.Parameter(start)), robust_loss, inputs, targets),
+        known=Known(smoothness=1.0, gradient_bound=longest, variance=longest**2, curvature=0.0),
+    )
+
+
+def eigenvector() -> Problem:
+    """The leading eigenvector of E[aaᵀ] = diag(1.05, 0.05 …), as the unit vector that explains most.
+
+    The start is 60° away, where the loss curves down towards the solution.
+    """
+    dimension, leading, other = 8, 1.05, 0.05
+    spectrum = torch.full((dimension,), other)
+    spectrum[0] = leading
+    inputs = _signs(dimension) * spectrum.sqrt()
+    start = torch.zeros(dimension)
+    start[0], start[1] = 0.5, sqrt(0.75)
+    longest = 0.5 * (leading + (dimension - 1) * other)
+    return Problem(
+        name="sphere",
+        title="leading eigenvector on the sphere",
+        task=_task(
+            Direction(on_manifold(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
+        ),
+        known=Known(smoothness=leading - other, gradient_bound=longest, variance=longest**2, curvature=1.0),
+    )
+
+
+PROBLEMS: dict[str, Callable[[], Problem]] = {"flat": regression, "sphere": eigenvector}
+
+
+def _signs(dimension: int) -> Tensor:
+    """Return all vectors of ±1, a row each."""
+    return torch.tensor(list(product((-1.0, 1.0), repeat=dimension)))
+
+
+def _task(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
+) -> Task:
+    """Return a task with equal clients, whose epochs are one example each."""
+    return Task(
+        model=model,
+        loss=loss,
+        clients=[Stream(inputs, targets, length=1) for _ in range(CLIENTS)],
+        test=(inputs, targets),
+        metrics={"score": lambda: Score(loss)},
+    )
