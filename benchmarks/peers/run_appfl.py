@@ -25,7 +25,7 @@ PARTS = str(Path(__file__).resolve().with_name("appfl_parts.py"))
 
 def main() -> None:
     problem, options = parse()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     logging.disable(logging.INFO)
     meter = Meter(problem.size)
 

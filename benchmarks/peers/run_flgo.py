@@ -95,12 +95,13 @@ def run(task: str, problem: Problem, options: argparse.Namespace) -> None:
             "eval_interval": -1,
             "no_log_console": True,
             "no_tqdm": True,
-            "num_parallels": options.cores,
+            "torch_num_threads": options.threads,
+            "num_parallels": options.at_once,
             "parallel_type": "t",  # 'r' wants a GPU, 'p' copies all clients to every process
             "algo_para": [BUFFER_SIZE / CLIENTS] if options.method == "fedbuff" else [],
         },
         # In parallel it trains only clients that are sent out at the same tick: let all arrive at once.
-        Simulator=OneATick if options.cores == 1 else flgo.simulator.DefaultSimulator,
+        Simulator=OneATick if options.at_once == 1 else flgo.simulator.DefaultSimulator,
     )
     runner.run()
     meter.print(flgo=version("flgo"), torch=torch.__version__)

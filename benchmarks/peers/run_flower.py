@@ -49,7 +49,7 @@ def main() -> None:
         app,
         num_supernodes=CLIENTS,
         backend_config={
-            "init_args": {"address": "local", "num_cpus": options.cores},  # never a cluster that is there
+            "init_args": {"address": "local", "num_cpus": options.at_once},  # never a cluster that is there
             "client_resources": {"num_cpus": 1},
         },
     )

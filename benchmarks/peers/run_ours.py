@@ -55,7 +55,7 @@ def main() -> None:
             ),
             schedule=Schedule(concurrency=CONCURRENCY),
             run=Run(updates=updates, evaluate_every=updates),
-            workers=options.cores,
+            workers=options.at_once,
             out=Path(folder) / "run",
             observer=observe,
         )
