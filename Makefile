@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo flower-demo test test-browser test-flower test-ray lint bench clean
+.PHONY: help install demo flower-demo test test-browser test-flower test-ray lint bench bench-peers clean
 
 help:  ## what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ test-ray: $(BIN)/ray  ## one simulation over a Ray cluster: the same bits, whoev
 
 bench: install  ## the speed figures, as ratios within one run, into build/bench.json
 	$(BIN)/python benchmarks/bench.py
+
+bench-peers: install  ## the same work done by FLGo, APPFL, Flower and a bare loop, into build/peers.json
+	$(BIN)/python benchmarks/bench_peers.py
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -97,7 +97,7 @@ def main() -> None:
         console.print(f"{name} …", style="dim")
         figures += measure(name)
     console.print(tabulate(figures))
-    missed = _missed(figures)
+    missed = missed_goals(figures)
     console.print(
         f"{len(figures) - len(missed)} of {len(figures)} goals met, {perf_counter() - started:.0f} s."
     )
@@ -117,20 +117,20 @@ def is_installed(package: str) -> bool:
 
 def measure(name: str) -> Iterator[Figure]:
     """Run one script and yield its figures."""
-    before, started = _busy_seconds(), perf_counter()
+    before, started = busy_seconds(), perf_counter()
     printed = subprocess.run(
         [sys.executable, str(HERE / f"{name}.py")], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     others = None
-    if before is not None and (after := _busy_seconds()) is not None:
+    if before is not None and (after := busy_seconds()) is not None:
         others = max(0.0, (after - before) / (perf_counter() - started))
     measured = json.loads(printed)
     for key, goal in SCRIPTS[name].items():
         yield Figure(key, measured[key]["value"], goal, measured[key]["detail"], others)
 
 
-def tabulate(figures: list[Figure]) -> Table:
-    table = Table(title="Speed and memory", caption=CAPTION, caption_justify="left")
+def tabulate(figures: list[Figure], title: str = "Speed and memory", caption: str = CAPTION) -> Table:
+    table = Table(title=title, caption=caption, caption_justify="left")
     for heading in ("figure", "value", "goal", "met", "others", "measured"):
         table.add_column(heading, justify="right" if heading in ("value", "others") else "left")
     for figure in figures:
@@ -151,14 +151,14 @@ def write(figures: list[Figure]) -> None:
         | {
             "machine": machine(),
             "goals": {figure.key: str(figure.goal) for figure in figures},
-            "missed": _missed(figures),
+            "missed": missed_goals(figures),
             "details": {figure.key: figure.detail for figure in figures},
             "others": {figure.key: figure.others and round(figure.others, 2) for figure in figures},
         },
     )
 
 
-def _missed(figures: list[Figure]) -> list[str]:
+def missed_goals(figures: list[Figure]) -> list[str]:
     return [figure.key for figure in figures if not figure.goal.is_met(figure.value)]
 
 
@@ -176,7 +176,7 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def _busy_seconds() -> float | None:
+def busy_seconds() -> float | None:
     """Return how long all cores together have been busy with anything but us and what we started."""
     stat = Path("/proc/stat")
     if not stat.exists():
