@@ -163,7 +163,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_theory(theory: argparse.ArgumentParser) -> None:
-    theory.add_argument("--method", default="asyncbezier", help="a published method (default: %(default)s)")
+    theory.add_argument(
+        "--method",
+        default="asyncbezier",
+        help="asyncsgd, fedortho, fedgs or asyncbezier (default: %(default)s)",
+    )
     theory.add_argument(
         "--lengths",
         type=_numbers,
