@@ -98,7 +98,7 @@ def test_the_public_names():
         *("ConstantLatency", "Correction", "DelayCompensation", "Distance", "Hinge", "Job"),
         *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "OrthoDC", "Point", "Polynomial"),
         *("Position", "RecordedLatency", "Rejected", "Result", "Run", "Schedule", "ServerState"),
-        *("Tangent", "Task", "Tunnel", "Update", "__version__", "absorb", "simulate"),
+        *("Shares", "Tangent", "Task", "Tunnel", "Update", "__version__", "absorb", "simulate"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from asyncmanifold.simulation.schedules import LogNormalLatency as LogNormalLatency
     from asyncmanifold.simulation.schedules import RecordedLatency as RecordedLatency
     from asyncmanifold.simulation.schedules import Schedule as Schedule
+    from asyncmanifold.tasks.data import Shares as Shares
     from asyncmanifold.tasks.task import Task as Task
 
 __version__ = "0.1.0"
@@ -64,6 +65,7 @@ _HOMES = {
         "RecordedLatency",
         "Schedule",
     ],
+    "tasks.data": ["Shares"],
     "tasks.task": ["Task"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

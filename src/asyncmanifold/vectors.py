@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -39,9 +40,9 @@ class Buffers(NamedTuple):
 class FlatModel:
     """An ``nn.Module`` whose trainable parameters are views of one float32 vector, ``vector``.
 
-    Writing to ``vector`` changes the module; a backward pass fills ``gradient``. Parameters that do not
-    require a gradient stay as the module has them and are not part of the vector. The module is taken
-    over: give a copy where the original must stay as it is.
+    Writing to ``vector`` changes the module; a backward pass fills ``gradient`` once somebody has asked for
+    it. Parameters that do not require a gradient stay as the module has them and are not part of the vector.
+    The module is taken over: give a copy where the original must stay as it is.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -53,15 +54,21 @@ class FlatModel:
             if parameter.requires_grad and parameter.dtype != torch.float32:
                 raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        self.gradient = torch.zeros_like(self.vector)
         for parameter, start, end in self._spans():
             parameter.data = self.vector[start:end].view(parameter.shape)
-            parameter.grad = self.gradient[start:end].view(parameter.shape)
         self.space = space_of(self._parameters)
         """Where the vector lives: flat, unless parameters are geoopt's ``ManifoldParameter``."""
         buffers = list(module.buffers())
         self._floats = [b for b in buffers if b.is_floating_point()]
         self._integers = [b for b in buffers if not b.is_floating_point()]
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """Where a backward pass leaves its gradient; a model that only evaluates does without it."""
+        gradient = torch.zeros_like(self.vector)
+        for parameter, start, end in self._spans():
+            parameter.grad = gradient[start:end].view(parameter.shape)
+        return gradient
 
     def _spans(self) -> Iterator[tuple[nn.Parameter, int, int]]:
         start = 0

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from asyncmanifold.server.protocol import Job, ServerState, state_from_file, state_to_file
 from asyncmanifold.simulation.engine import Best, Flight, Simulation
+from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.trace import load_tensors, save_tensors
 from asyncmanifold.vectors import Buffers
 
@@ -33,7 +34,7 @@ def save_checkpoint(path: Path, simulation: Simulation, trace_position: int) -> 
         "jobs": jobs,
         "time": simulation.time,
         "dispatched": simulation.dispatched,
-        "idle": simulation.idle,
+        "idle": list(simulation.idle),
         "changes": simulation.changes,
         "epochs": list(simulation.epochs.items()),
         "refused": simulation.refused,
@@ -55,7 +56,7 @@ def load_checkpoint(path: Path, simulation: Simulation) -> int:
         simulation.flight[client] = Flight(job, dispatched, arrival, is_lost)
     simulation.time = numbers["time"]
     simulation.dispatched = numbers["dispatched"]
-    simulation.idle = numbers["idle"]
+    simulation.idle = IdleClients(numbers["idle"])
     simulation.changes = [(time, kind, client) for time, kind, client in numbers["changes"]]
     simulation.epochs = dict(numbers["epochs"])
     simulation.refused = numbers["refused"]

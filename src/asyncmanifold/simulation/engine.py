@@ -22,7 +22,9 @@ from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, Rejected, ServerState, Update
 from asyncmanifold.server.step import Step, absorb, flush
 from asyncmanifold.simulation.executors import Executor
+from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.simulation.schedules import Schedule
+from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.trace import Record
 from asyncmanifold.vectors import Buffers, FlatModel
@@ -103,7 +105,7 @@ class Simulation:
         """Start from ``model``'s weights; it is then used for evaluations."""
         self._task, self._method, self._training = task, method, training
         self._schedule, self._run, self._model = schedule, run, model
-        self._sizes = [len(data) for data in task.clients]
+        self._sizes = sizes_of(task.clients)
         self._examples = sum(self._sizes)
         self._curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
         self._mean_length = float(training.point_epochs + self._curve_epochs)
@@ -113,7 +115,7 @@ class Simulation:
         self.state = ServerState(model.vector.clone(), model.read_buffers())
         self.time = 0.0
         self.dispatched = 0
-        self.idle = present
+        self.idle = IdleClients(present)
         self.changes = changes[::-1]
         """Clients still to join or leave, the next one last."""
         self.flight: dict[int, Flight] = {}
@@ -195,7 +197,7 @@ class Simulation:
     def _change_membership(self, executor: Executor, trace: TraceWriter) -> None:
         self.time, kind, client = self.changes.pop()
         if kind == "joined":
-            self.idle.append(client)
+            self.idle.add(client)
         elif client in self.flight:
             job = self.flight.pop(client).job
             self._users[job.version] -= 1
@@ -210,7 +212,7 @@ class Simulation:
         heapq.heappop(self._arrivals)
         del self.flight[job.client]
         self._users[job.version] -= 1
-        self.idle.append(job.client)
+        self.idle.add(job.client)
         self.time = flight.arrival
         arrival: Record = {
             "time": self.time,
@@ -288,8 +290,7 @@ class Simulation:
         while self.idle and len(self.flight) < limit:
             number, seed = self.dispatched, self._run.seed
             drawn = int(derive(seed, Purpose.DISPATCH, number).integers(len(self.idle)))
-            self.idle[drawn], self.idle[-1] = self.idle[-1], self.idle[drawn]
-            client = self.idle.pop()
+            client = self.idle.take(drawn)
             job = Job(
                 number=number,
                 client=client,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from torch import Tensor
+
 from asyncmanifold.client.training import LocalTraining, Trainer
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.protocol import Job, Update
@@ -59,13 +61,16 @@ class InlineExecutor:
     def __init__(self, workshop: Workshop) -> None:
         self._task = workshop.task
         self._trainer = workshop.trainer()
+        self._offsets: Tensor | None = None
 
     def submit(self, job: Job, arrival: float) -> None:
         """Do nothing yet."""
 
     def result(self, job: Job, remaining: int) -> Update:
-        """Train the job now."""
-        return self._trainer.train(job, self._task.clients[job.client])
+        """Train the job now; its offsets go where those of the last one were, which has been released."""
+        update = self._trainer.train(job, self._task.clients[job.client], out=self._offsets)
+        self._offsets = update.offsets
+        return update
 
     def release(self, job: Job) -> None:
         """Do nothing: there is nothing to give back."""

@@ -15,7 +15,7 @@ from typing import Any
 from asyncmanifold.client.training import NonFiniteLoss
 from asyncmanifold.server.protocol import Job, Update
 from asyncmanifold.simulation.ahead import held_at_most
-from asyncmanifold.simulation.executors import WorkerDied, Workshop
+from asyncmanifold.simulation.executors import ExecutorError, WorkerDied, Workshop
 from asyncmanifold.simulation.slots import SharedSlots, SlotAddress
 from asyncmanifold.simulation.training_worker import TrainingWorker, arrays_of, buffers_of, header_of
 
@@ -53,7 +53,11 @@ class ProcessWorkers:
         except WorkerDied as error:
             raise WorkerDied(_NOT_STARTED) from error
         except (AttributeError, TypeError, PicklingError) as error:
-            raise ValueError(f"a task for several workers must be picklable: {error}") from error
+            raise ExecutorError(f"a task for several workers must be picklable: {error}") from error
+        except (OSError, RuntimeError) as error:
+            if "Too many open files" in str(error):
+                raise ExecutorError(_TOO_MANY_TENSORS) from error
+            raise
         finally:
             self._slots.unlink()
 
@@ -111,6 +115,10 @@ def sheltered_from_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_TOO_MANY_TENSORS = (
+    "a task for several workers has more tensors than files may be open (ulimit -n): make its clients Shares "
+    "of the same examples"
+)
 _DIED = "a worker process died (out of memory?)"
 _NOT_STARTED = (
     "a worker process did not start: a program that uses workers must do its work below "

@@ -23,6 +23,7 @@ from asyncmanifold.simulation.placement import Placement
 from asyncmanifold.simulation.replay import Replay, arranged, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.summary import Summary, summarise
+from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.trace import (
@@ -206,7 +207,7 @@ def _conclude(
         per_client = _client_scores(task, model)
     model.load(*simulation.state.returned())
     if task.validation is not None:
-        validation = _weighted_mean(_client_scores(task, model), [len(data) for data in task.validation])
+        validation = _weighted_mean(_client_scores(task, model), sizes_of(task.validation))
     records = list(trace)
     summary = labels | summarise(
         records,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
 from asyncmanifold.tasks.shufflenet import CHANNELS, ShuffleNet
@@ -78,10 +77,6 @@ class Cxr8:
         kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
-
-        def data_of(rows: npt.NDArray[np.int64]) -> TensorData:
-            return TensorData(inputs, targets, torch.from_numpy(kept[rows]), prepare)
-
         prepare = partial(normalised, self.image_size)
         patients = records["patient_id"][kept]
         tested, rest = hold_out(patients, self.test_fraction, random)
@@ -94,14 +89,14 @@ class Cxr8:
                     f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
                     f"examples or a smaller validation_fraction is needed"
                 )
-            train.append(data_of(rows[trained]))
-            validation.append(data_of(rows[held_out]))
+            train.append(kept[rows[trained]])
+            validation.append(kept[rows[held_out]])
         return Task(
             model=partial(make_model, self.conditions, self.width, weights),
             loss=nn.functional.binary_cross_entropy_with_logits,
-            clients=train,
-            validation=validation,
-            test=data_of(tested),
+            clients=Shares(inputs, targets, train, prepare),
+            validation=Shares(inputs, targets, validation, prepare),
+            test=TensorData(inputs, targets, torch.from_numpy(kept[tested]), prepare),
             metrics=metrics_of(condition_names(self.data, self.conditions)),
         )
 

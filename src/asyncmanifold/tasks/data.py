@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast, overload, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
@@ -54,6 +56,56 @@ class TensorData:
         return inputs if self._prepare is None else self._prepare(inputs), self._targets[rows]
 
 
+class Shares(Sequence[TensorData]):
+    """Every client's share of the same examples: one index array for all, however many clients there are.
+
+    A share is made when it is asked for. So a client costs the indices of its examples and one number more,
+    here and in every worker.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        parts: Sequence[npt.ArrayLike],
+        prepare: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        """Give each client its part, row numbers of both tensors; ``prepare`` is as in ``TensorData``."""
+        arrays = [np.asarray(part, dtype=np.int64) for part in parts]
+        indices = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+        if len(indices) and not 0 <= indices.min() <= indices.max() < len(inputs):
+            raise ValueError(
+                f"Shares(parts=…) has indices from {indices.min()} to {indices.max()}, must be in "
+                f"[0, {len(inputs)}), the examples"
+            )
+        self._examples = (inputs, targets)
+        self._prepare = prepare
+        self._indices = torch.from_numpy(indices)
+        self._ends = np.cumsum([0, *map(len, arrays)])
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many examples each client has."""
+        sizes: list[int] = np.diff(self._ends).tolist()
+        return sizes
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, client: int) -> TensorData: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> list[TensorData]: ...
+
+    def __getitem__(self, client: int | slice) -> TensorData | list[TensorData]:
+        if isinstance(client, slice):
+            return [self[each] for each in range(*client.indices(len(self)))]
+        number = range(len(self))[client]
+        indices = self._indices[self._ends[number] : self._ends[number + 1]]
+        return TensorData(*self._examples, indices, self._prepare)
+
+
 class DatasetData:
     """Any map-style torch ``Dataset`` of (input, target) pairs."""
 
@@ -84,3 +136,13 @@ def as_data(examples: Any) -> Data:
     raise ValueError(
         f"client data must be (inputs, targets), a torch Dataset or Data, not {type(examples).__name__}"
     )
+
+
+def all_data(clients: Sequence[Any]) -> Sequence[Data]:
+    """Return what the user brought for each client as ``Data``."""
+    return clients if isinstance(clients, Shares) else [as_data(examples) for examples in clients]
+
+
+def sizes_of(clients: Sequence[Data]) -> list[int]:
+    """Return how many examples each client has."""
+    return clients.sizes if isinstance(clients, Shares) else [len(data) for data in clients]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.task import Task
 
 
@@ -57,13 +57,13 @@ class Digits:
         train, validation = [], []
         for part in parts:
             held_out, trained = np.split(rest[part], [max(1, int(len(part) * self.validation_fraction))])
-            train.append(TensorData(inputs, targets, torch.from_numpy(trained)))
-            validation.append(TensorData(inputs, targets, torch.from_numpy(held_out)))
+            train.append(trained)
+            validation.append(held_out)
         return Task(
             model=DigitsCNN,
             loss=nn.functional.cross_entropy,
-            clients=train,
-            validation=validation,
+            clients=Shares(inputs, targets, train),
+            validation=Shares(inputs, targets, validation),
             test=TensorData(inputs, targets, torch.from_numpy(test)),
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import Indices, at_most, by_group, dirichlet
 from asyncmanifold.tasks.task import Task
@@ -78,22 +78,18 @@ class Femnist:
         tested = at_most(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
-
-        def data_of(rows: Indices) -> TensorData:
-            return TensorData(inputs, targets, torch.from_numpy(rows), ink)
-
         train, validation = [], []
         for part in self._parts(records["labels"][trained], records["user"][trained], seed):
             count = max(1, int(len(part) * self.validation_fraction))
             held_out, rest = np.split(random.permutation(trained[part]), [count])
-            train.append(data_of(rest))
-            validation.append(data_of(held_out))
+            train.append(rest)
+            validation.append(held_out)
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
-            clients=train,
-            validation=validation,
-            test=data_of(tested),
+            clients=Shares(inputs, targets, train, ink),
+            validation=Shares(inputs, targets, validation, ink),
+            test=TensorData(inputs, targets, torch.from_numpy(tested), ink),
         )
 
     def _parts(

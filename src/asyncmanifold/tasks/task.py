@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from asyncmanifold.metrics import Accuracy, Metric
 from asyncmanifold.seeding import Purpose, derive, torch_seed
-from asyncmanifold.tasks.data import Data, as_data
+from asyncmanifold.tasks.data import Data, all_data, as_data, sizes_of
 from asyncmanifold.vectors import FlatModel
 
 
@@ -35,7 +35,7 @@ class Task:
     model: nn.Module | Callable[[], nn.Module]
     loss: Callable[[Any, Any], Tensor]
     clients: Sequence[Any]
-    """Training examples, client by client."""
+    """Training examples, client by client; for very many clients, ``Shares`` of the same examples."""
     test: Any
     """Examples that the global model is evaluated on."""
     validation: Sequence[Any] | None = None
@@ -46,14 +46,14 @@ class Task:
     def __post_init__(self) -> None:
         if not self.clients:
             raise ValueError("Task(clients=…) must have at least one client")
-        object.__setattr__(self, "clients", [as_data(examples) for examples in self.clients])
+        object.__setattr__(self, "clients", all_data(self.clients))
         object.__setattr__(self, "test", as_data(self.test))
-        if empty := [i for i, data in enumerate(self.clients) if len(data) == 0]:
+        if empty := [client for client, size in enumerate(sizes_of(self.clients)) if size == 0]:
             raise ValueError(f"client {_enumerated(empty)} has no training data")
         if len(self.test) == 0:
             raise ValueError("Task(test=…) has no examples")
         if self.validation is not None:
-            object.__setattr__(self, "validation", [as_data(data) for data in self.validation])
+            object.__setattr__(self, "validation", all_data(self.validation))
             if len(self.validation) != len(self.clients):
                 raise ValueError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
         if not self.metrics:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import TensorData
+from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.manifolds import on_manifold
 from asyncmanifold.tasks.task import Task
 
@@ -68,13 +68,13 @@ class Tree:
         for client in range(self.clients):
             rows = rest[holder == client]
             held_out, trained = np.split(rows, [max(1, int(len(rows) * self.validation_fraction))])
-            train.append(TensorData(inputs, targets, torch.from_numpy(trained)))
-            validation.append(TensorData(inputs, targets, torch.from_numpy(held_out)))
+            train.append(trained)
+            validation.append(held_out)
         return Task(
             model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
             loss=nn.functional.cross_entropy,
-            clients=train,
-            validation=validation,
+            clients=Shares(inputs, targets, train),
+            validation=Shares(inputs, targets, validation),
             test=TensorData(inputs, targets, torch.from_numpy(test)),
         )
 

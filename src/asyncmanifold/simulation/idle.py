@@ -1,0 +1,41 @@
+"""Clients that wait for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+class IdleClients:
+    """Clients in an order that only random draws give a meaning.
+
+    Any of them is found, added and removed in the same time, however many there are: the last one takes the
+    place of one that goes.
+    """
+
+    def __init__(self, clients: Iterable[int]) -> None:
+        self._clients = list(clients)
+        self._places = {client: place for place, client in enumerate(self._clients)}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def add(self, client: int) -> None:
+        """Add a client behind the last."""
+        self._places[client] = len(self._clients)
+        self._clients.append(client)
+
+    def remove(self, client: int) -> None:
+        """Remove a client, wherever it is."""
+        self.take(self._places[client])
+
+    def take(self, place: int) -> int:
+        """Remove the client at a place and return it."""
+        client, last = self._clients[place], self._clients.pop()
+        if client != last:
+            self._clients[place] = last
+            self._places[last] = place
+        del self._places[client]
+        return client
