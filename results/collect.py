@@ -187,7 +187,7 @@ def curved(out: Path) -> str:
         columns.append(
             {m: [f"{chosen[m]['global_lr']:g}", spread(r["final"], 100.0, 1)] for m, r in compared.items()}
         )
-    rows = [[m, *(cell for column in columns for cell in column[m])] for m in columns[0]]
+    rows = [[m, *(cell for column in columns for cell in column.get(m, ["–", "–"]))] for m in columns[0]]
     return markdown(["method", *heads], rows)
 
 

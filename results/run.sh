@@ -50,10 +50,14 @@ local_epochs() {
 }
 curved() { # spaces that a model needs, against flat ones; no data file
   for scenario in sphere hyperbolic; do
+    some=fedasync,asyncsgd,fedbuff,asyncbezier # where curves take a minute each
+    [ $scenario = hyperbolic ] || some=$methods,fedavg
     for space in $scenario flat; do
       name=$scenario-$space
-      asyncmanifold tune $scenario --set space=$space --values 0.25,0.5,1,2,3,5 --seeds 100 --out "$out/$name-tune" --resume
-      asyncmanifold compare "$out/$name-tune/tuned.toml" --set space=$space --seeds 0,1,2 --out "$out/$name" --resume
+      asyncmanifold tune $scenario --set space=$space --method $some --values 0.25,0.5,1,2,3,5 --seeds 100 \
+        --out "$out/$name-tune" --resume
+      asyncmanifold compare "$out/$name-tune/tuned.toml" --set space=$space --methods $some --seeds 0,1,2 \
+        --out "$out/$name" --resume
     done
   done
 }
