@@ -9,6 +9,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -174,12 +175,11 @@ def epochs_figure(lines: dict[str, list[float]]) -> Figure:
 
 def curved(out: Path) -> str:
     """Return each method's final score in the space that the model needs and in flat space."""
-    pairs = [(scenario, space) for scenario in ("sphere", "hyperbolic") for space in (scenario, "flat")]
     columns, heads = [], []
-    for scenario, space in pairs:
-        name = f"{scenario}-{space}"
-        if not (out / name / "compare.json").exists():
-            return ""
+    for scenario, space in product(("sphere", "hyperbolic"), ("curved", "flat")):
+        name = f"{scenario}-{scenario if space == 'curved' else space}"
+        if not (out / f"{scenario}-flat" / "compare.json").exists():
+            continue
         chosen = tomllib.loads((out / f"{name}-tune" / "tuned.toml").read_text())["methods"]
         compared = json.loads((out / name / "compare.json").read_text())["methods"]
         keep(out / name / "compare.json", f"curved/{name}.json")
@@ -187,6 +187,8 @@ def curved(out: Path) -> str:
         columns.append(
             {m: [f"{chosen[m]['global_lr']:g}", spread(r["final"], 100.0, 1)] for m, r in compared.items()}
         )
+    if not columns:
+        return ""
     rows = [[m, *(cell for column in columns for cell in column.get(m, ["–", "–"]))] for m in columns[0]]
     return markdown(["method", *heads], rows)
 
