@@ -101,7 +101,7 @@ def test_a_run_is_read_as_the_cost_of_one_update(load):
     [
         ({"batch_sizes": [32, 7]}, False, r"batches of \[32, 7\], not 32"),
         ({"passes": 55}, False, "55 steps for 10 updates of 5"),
-        ({"passes": 100}, True, "100 steps for 10 updates of 5"),
+        ({"passes": 80}, True, "80 steps for 10 updates of 5"),  # more ahead than there are clients at work
     ],
 )
 def test_a_system_that_does_other_work_is_not_compared(load, changes, is_parallel, reason):
@@ -133,16 +133,21 @@ def test_the_comparison_is_with_the_fastest_peer_of_the_same_repeat(load):
         (slow, "mlp"): [measurement(load, cpu) for cpu in (1.0, 90.0, 90.0)],
         (fast, "mlp"): [measurement(load, cpu) for cpu in (10.0, 8.0, 6.0)],
         (bench.OUR_WORKERS, "cnn"): [measurement(load, 1.0, wall=4.0)],
-        (fast, "cnn"): [measurement(load, 1.0, wall=8.0)],  # one core, and still the fastest
-        ("Flower FedAvg, 2 actors", "cnn"): [measurement(load, 1.0, wall=10.0)],
+        (fast, "cnn"): [measurement(load, 1.0, wall=8.0)],  # on one core, and still the fastest
+        ("FLGo FedBuff, num_parallels: 2", "cnn"): [measurement(load, 1.0, wall=10.0)],
+        ("Flower FedAvg, 2 actors", "cnn"): [measurement(load, 1.0, wall=5.0)],
     }
     figures = {figure.key: figure for figure in bench.compare(list(bench.SYSTEMS), measurements, None)}
     assert figures["cpu_over_fastest_peer_mlp"].value == 0.5  # of 0.2, 0.5 and 0.5
     assert fast in figures["cpu_over_fastest_peer_mlp"].detail
     assert figures["cpu_over_bare_loop_mlp"].value == 1.5
     assert figures["wall_on_two_cores_cnn"].value == 0.5
+    assert figures["wall_on_two_cores_cnn_or_in_rounds"].value == 0.8
     assert figures.keys().isdisjoint({"cpu_over_fastest_peer_cnn", "cpu_over_bare_loop_cnn"})  # not measured
-    assert bench.missed_goals(list(figures.values())) == ["cpu_over_bare_loop_mlp"]
+    assert bench.missed_goals(list(figures.values())) == [
+        "cpu_over_bare_loop_mlp",
+        "wall_on_two_cores_cnn_or_in_rounds",
+    ]
 
 
 def test_a_peer_that_fails_is_described_not_dropped(load):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peers.environments import last_line
-from peers.problem import BATCH_SIZE, PASSES_FILE, Size
+from peers.problem import BATCH_SIZE, CONCURRENCY, PASSES_FILE, Size
 from peers.processes import resident_bytes
 
 HERE = Path(__file__).resolve().parent
@@ -71,13 +71,13 @@ def measure(command: list[str], size: Size, folder: Path, is_parallel: bool) -> 
 def read(printed: dict[str, Any], size: Size, peak_bytes: int, is_parallel: bool) -> Measurement:
     """Return a script's figures for one update; raise ``Failed`` where it did not do the work it should.
 
-    A system that trains several clients at once may have trained a little more or less than it absorbed
-    between the two readings: an update is then what belongs to one client's training.
+    A system that trains several clients at once may have trained a few more or less than it absorbed between
+    the two readings: an update is what belongs to one client's training.
     """
     if printed["batch_sizes"] != [BATCH_SIZE]:
         raise Failed(f"trained on batches of {printed['batch_sizes']}, not {BATCH_SIZE}")
     trained = printed["passes"] / size.steps
-    if abs(trained / printed["updates"] - 1.0) > (0.3 if is_parallel else 0.0):
+    if abs(trained - printed["updates"]) > (CONCURRENCY if is_parallel else 0):
         raise Failed(f"made {printed['passes']} steps for {printed['updates']} updates of {size.steps}")
     return Measurement(
         1e3 * printed["cpu_seconds"] / trained,
