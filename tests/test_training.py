@@ -130,6 +130,37 @@ def test_a_scaled_gradient_is_autograd_through_the_curve(
         assert relative_error(learned, exact) < 1e-5
 
 
+def test_images_with_their_channels_last_give_the_same_up_to_rounding():
+    layouts = []
+
+    class Seen(nn.Sequential):
+        def forward(self, inputs):
+            layouts.append(inputs.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(inputs)
+
+    def make():
+        return initialised(Seen(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 6 * 6, 3)))
+
+    images = torch.randn(EXAMPLES, 2, 8, 8, generator=torch.Generator().manual_seed(3))
+    data = TensorData(images, examples()[1])
+    job = job_for(make(), curve_epochs=1)
+    plain, last = (
+        trainer_for(make, Bezier(2), channels_last=channels_last).train(job, data).offsets
+        for channels_last in (False, True)
+    )
+    half = len(layouts) // 2
+    assert layouts == [False] * half + [True] * half
+    torch.testing.assert_close(last, plain, rtol=1e-3, atol=1e-4)
+
+
+def test_inputs_that_are_no_images_have_no_other_layout():
+    plain, last = (
+        trainer_for(channels_last=channels_last).train(job_for(perceptron()), DATA).offsets
+        for channels_last in (False, True)
+    )
+    assert torch.equal(last, plain)
+
+
 def test_the_curve_phase_moves_every_control_point():
     update = trainer_for(embedding=Bezier(3)).train(job_for(perceptron(), curve_epochs=1), DATA)
     point = trainer_for(embedding=Bezier(3)).train(job_for(perceptron(), curve_epochs=0), DATA)

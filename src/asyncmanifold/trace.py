@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 Record = dict[str, Any]
+_encode = json.JSONEncoder(allow_nan=False).encode
 
 
 class MemoryTrace:
@@ -43,7 +44,7 @@ class FileTrace:
 
     def write(self, record: Record) -> None:
         """Append a record."""
-        self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+        self._file.write(_encode(record).encode() + b"\n")
         self._file.flush()
 
     def position(self) -> int:

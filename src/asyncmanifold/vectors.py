@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -40,9 +39,9 @@ class Buffers(NamedTuple):
 class FlatModel:
     """An ``nn.Module`` whose trainable parameters are views of one float32 vector, ``vector``.
 
-    Writing to ``vector`` changes the module; a backward pass fills ``gradient`` once somebody has asked for
-    it. Parameters that do not require a gradient stay as the module has them and are not part of the vector.
-    The module is taken over: give a copy where the original must stay as it is.
+    Writing to ``vector`` changes the module. Parameters that do not require a gradient stay as the module has
+    them and are not part of the vector. The module is taken over: give a copy where the original must stay as
+    it is.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -54,28 +53,34 @@ class FlatModel:
             if parameter.requires_grad and parameter.dtype != torch.float32:
                 raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        for parameter, start, end in self._spans():
-            parameter.data = self.vector[start:end].view(parameter.shape)
+        for parameter, part in zip(self._parameters, self.parts(self.vector), strict=True):
+            parameter.data = part
         self.space = space_of(self._parameters)
         """Where the vector lives: flat, unless parameters are geoopt's ``ManifoldParameter``."""
         buffers = list(module.buffers())
         self._floats = [b for b in buffers if b.is_floating_point()]
         self._integers = [b for b in buffers if not b.is_floating_point()]
 
-    @cached_property
-    def gradient(self) -> Tensor:
-        """Where a backward pass leaves its gradient; a model that only evaluates does without it."""
-        gradient = torch.zeros_like(self.vector)
-        for parameter, start, end in self._spans():
-            parameter.grad = gradient[start:end].view(parameter.shape)
-        return gradient
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector of the model's size as views, one in the form of each parameter."""
+        pieces = torch.split(vector, [parameter.numel() for parameter in self._parameters])
+        return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
 
-    def _spans(self) -> Iterator[tuple[nn.Parameter, int, int]]:
-        start = 0
+    def clear_gradients(self) -> None:
+        """Forget what backward passes left."""
         for parameter in self._parameters:
-            end = start + parameter.numel()
-            yield parameter, start, end
-            start = end
+            parameter.grad = None
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """What backward passes left for each parameter; zeros where the loss does not depend on it."""
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+
+    def take_gradient(self) -> Tensor:
+        """Return the gradients as one vector, and forget them."""
+        gradient = torch.cat([gradient.reshape(-1) for gradient in self.gradients])
+        self.clear_gradients()
+        return gradient
 
     @property
     def size(self) -> int:

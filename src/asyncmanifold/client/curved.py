@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from asyncmanifold.client.training import LocalTraining
 from asyncmanifold.geometry.embeddings import Bezier, Embedding
 from asyncmanifold.geometry.maps import Maps
-from asyncmanifold.geometry.spaces import Piece
 from asyncmanifold.vectors import FlatModel
 
 NEARBY = 1e-3
@@ -35,6 +34,7 @@ class CurvedControls:
         import geoopt
 
         self._theta, self._offsets = theta, offsets
+        self._along_curve = False
         count = self._embedding.points
         self._flat = [nn.Parameter(theta.clone()) for _ in range(count)]
         """The flat coordinates of each control point; those of pieces are not used."""
@@ -53,6 +53,7 @@ class CurvedControls:
     @torch.no_grad()
     def start_curve(self) -> None:
         """Spread interior points on the geodesic to the end point, where that is asked for."""
+        self._along_curve = True
         embedding = self._embedding
         if not (isinstance(embedding, Bezier) and embedding.interior_start == "chord"):
             return
@@ -100,31 +101,31 @@ class CurvedControls:
                 piece.of(vector).copy_(points[k].detach())
         return vectors
 
-    def learn(self, along_curve: bool) -> None:
+    def learn(self) -> None:
         """Move each control point by its share of the gradient, pulled back along the curve."""
-        is_frozen = along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
+        is_frozen = self._along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
         active = [k for k, weight in enumerate(self._weights) if weight != 0.0]
         trained = active[:-1] if is_frozen else active
         self._optimizer.zero_grad(set_to_none=True)
-        self._learn_flat(trained)
+        gradient = self._model.take_gradient()
+        self._learn_flat(gradient, trained)
         for number, piece in enumerate(self._pieces):
-            self._learn_piece(number, piece, trained)
+            self._learn_piece(number, piece.of(gradient), trained)
         self._optimizer.step()
 
-    def _learn_flat(self, trained: Sequence[int]) -> None:
-        gradient = self._model.gradient
+    def _learn_flat(self, gradient: Tensor, trained: Sequence[int]) -> None:
         gradient = gradient + self._settings.proximal * (self._here - self._theta)
         for piece in self._pieces:
             piece.of(gradient).zero_()
         for k in trained:
             self._flat[k].grad = self._weights[k] * gradient
 
-    def _learn_piece(self, number: int, piece: Piece, trained: Sequence[int]) -> None:
+    def _learn_piece(self, number: int, gradient: Tensor, trained: Sequence[int]) -> None:
+        maps = self._pieces[number].maps
         points, reached, base = self._curved[number], self._reached[number], self._base[number]
         here = reached.detach()
-        gradient = piece.of(self._model.gradient).clone()
         if self._settings.proximal:
-            gradient += self._settings.proximal * lowered(piece.maps, here, -piece.maps.log(here, base))
+            gradient = gradient + self._settings.proximal * lowered(maps, here, -maps.log(here, base))
         if self._s == 1.0:
             points[-1].grad = gradient if trained else None
             return

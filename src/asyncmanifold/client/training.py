@@ -43,6 +43,9 @@ class LocalTraining:
     """The paper's μ."""
     momentum: float = 0.0
     """Of SGD."""
+    channels_last: bool = False
+    """Lay images out with their channels last, which makes most convolutions faster on a CPU; the same up to
+    rounding."""
 
     def __post_init__(self) -> None:
         if self.point_epochs < 1:
@@ -97,13 +100,14 @@ class Trainer:
         """
         started = perf_counter()
         shape = (self._embedding.points, self._model.size)
-        offsets = torch.zeros(shape) if out is None else out.zero_()
+        offsets = torch.empty(shape) if out is None else out
         self._controls.begin(job.theta, offsets)
         self._model.write_buffers(job.buffers)
         self._model.module.train()
         random = derive(self._seed, Purpose.TRAINING, job.client, job.number)
         losses: list[float] = []
-        self._directions = derive(self._seed, Purpose.TUNNEL, job.client, job.number)
+        if isinstance(self._embedding, Tunnel):
+            self._directions = derive(self._seed, Purpose.TUNNEL, job.client, job.number)
         with torch_seed(derive(self._seed, Purpose.LAYERS, job.client, job.number)):
             for epoch in range(job.point_epochs + job.curve_epochs):
                 along_curve = epoch >= job.point_epochs
@@ -111,7 +115,7 @@ class Trainer:
                     self._controls.start_curve()
                 for indices in _batches(len(data), self._settings.batch_size, random):
                     s = 1.0 - float(random.random()) if along_curve else 1.0
-                    inputs, targets = data.batch(indices)
+                    inputs, targets = self._laid_out(data.batch(indices))
                     value = self._step(s, along_curve, inputs, targets)
                     if not isfinite(value):
                         raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
@@ -132,12 +136,18 @@ class Trainer:
         if along_curve and isinstance(self._embedding, Tunnel) and self._embedding.radius:
             self._leave_curve(self._embedding, inputs, targets)
         value = self._pass(inputs, targets)
-        self._controls.learn(along_curve)
+        self._controls.learn()
         return value
+
+    def _laid_out(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+        inputs, targets = batch
+        if self._settings.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return inputs, targets
 
     def _pass(self, inputs: Any, targets: Any) -> float:
         """Return the loss, and leave its gradient in the model."""
-        self._model.gradient.zero_()
+        self._model.clear_gradients()
         value = self._loss(self._model.module(inputs), targets)
         value.backward()  # type: ignore[no-untyped-call]
         return value.item()
@@ -146,7 +156,7 @@ class Trainer:
         """Move the model off the curve: where the loss rises, or anywhere within the radius."""
         if tunnel.sharpness_aware:
             self._pass(inputs, targets)
-            self._controls.shift(self._model.gradient.clone(), tunnel.radius)
+            self._controls.shift(self._model.take_gradient(), tunnel.radius)
             return
         size = self._model.size
         direction = torch.from_numpy(self._directions.standard_normal(size, dtype=np.float32))
@@ -154,10 +164,10 @@ class Trainer:
 
 
 class Controls(Protocol):
-    """The free control points that a job trains."""
+    """The free control points that a job trains: first the end point alone, then all along a curve."""
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
-        """Start at ``theta``; ``offsets``, all zero, is where the result goes."""
+        """Start at ``theta``; ``offsets`` is where the result goes."""
         ...
 
     def start_curve(self) -> None:
@@ -172,7 +182,7 @@ class Controls(Protocol):
         """Move the model off the curve by ``length``, along the part of ``direction`` orthogonal to it."""
         ...
 
-    def learn(self, along_curve: bool) -> None:
+    def learn(self) -> None:
         """Move the control points by the model's gradient there."""
         ...
 
@@ -182,19 +192,30 @@ class Controls(Protocol):
 
 
 class FlatControls:
-    """Control points in flat space: the offsets themselves are trained."""
+    """Control points in flat space: the offsets themselves are trained.
+
+    Plain SGD moves the model in place as long as it trains the end point alone, and takes the offset once.
+    """
 
     def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
         self._model, self._embedding, self._settings = model, embedding, settings
-        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, model.vector)
+        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, model.size)
+        self._parts = model.parts(model.vector)
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
-        """Train ``offsets`` in place."""
+        """Put every control point at ``theta``."""
         self._theta, self._offsets = theta, offsets
+        self._along_curve = False
+        self._in_place = self._settings.optimizer == "sgd" and not self._settings.momentum
+        if self._in_place:
+            self._model.vector.copy_(theta)
+        offsets.zero_()
         self._optimizer.reset()
 
     def start_curve(self) -> None:
         """Spread interior points on the chord, where that is asked for."""
+        self.finish()
+        self._along_curve, self._in_place = True, False
         embedding = self._embedding
         if isinstance(embedding, Bezier) and embedding.interior_start == "chord":
             for k in range(1, embedding.points):
@@ -202,6 +223,8 @@ class FlatControls:
 
     def place(self, s: float) -> None:
         """Put the model at Θ^t + Σ b_k(s) v_k."""
+        if self._in_place:
+            return  # it is there
         self._s = s
         weights = self._embedding.weights(s)
         self._active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
@@ -221,18 +244,32 @@ class FlatControls:
         if norm > 0.0:
             self._model.vector.add_(direction, alpha=length / norm)
 
-    def learn(self, along_curve: bool) -> None:
+    def learn(self) -> None:
         """Move each control point by its share of the one gradient."""
-        gradient = self._model.gradient
+        if self._in_place:
+            self._descend()
+            return
+        gradient = self._model.take_gradient()
         if self._settings.proximal:
             for k, weight in self._active:
                 gradient.add_(self._offsets[k], alpha=self._settings.proximal * weight)
-        is_frozen = along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
-        trained = self._active[:-1] if is_frozen else self._active
-        self._optimizer.step(self._offsets, gradient, trained)
+        is_frozen = self._along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
+        for k, weight in self._active[:-1] if is_frozen else self._active:
+            scaled = gradient if weight == 1.0 else gradient * weight
+            self._optimizer.step(k, self._offsets[k], scaled)
+
+    def _descend(self) -> None:
+        """Take a step of plain SGD, which does not need the gradient as a vector."""
+        lr, proximal = self._settings.local_lr, self._settings.proximal
+        if proximal:
+            self._model.vector.lerp_(self._theta, lr * proximal)
+        for part, gradient in zip(self._parts, self._model.gradients, strict=True):
+            part.add_(gradient, alpha=-lr)
 
     def finish(self) -> None:
-        """Do nothing: the offsets are what was trained."""
+        """Take the offset of an end point that was trained in place."""
+        if self._in_place:
+            torch.sub(self._model.vector, self._theta, out=self._offsets[-1])
 
 
 def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]:
@@ -244,52 +281,29 @@ def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]
     return list(order.tensor_split(-(-count // size)))
 
 
-class _Optimizer:
-    """Steps control points by scaled copies of one gradient; state as flat vectors."""
+class _Adam:
+    """Adam, with torch's fused step and default moments, for each control point."""
 
-    def __init__(self, settings: LocalTraining, points: int, like: Tensor) -> None:
+    def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
         self._lr = settings.local_lr
-        self._momentum = settings.momentum
-        self._gradients = [torch.empty_like(like) for _ in range(points)] if points > 1 else []
-        self._memory = [self._new_memory(like) for _ in range(points)]
+        self._moments = torch.zeros(points, 2, size)
+        self._counts = torch.zeros(points)
 
     def reset(self) -> None:
         """Forget everything about earlier jobs."""
-        for memory in self._memory:
-            for tensor in memory:
-                tensor.zero_()
+        self._moments.zero_()
+        self._counts.zero_()
 
-    def step(self, offsets: Tensor, gradient: Tensor, active: list[tuple[int, float]]) -> None:
-        """Move each active control point k by the gradient times its weight."""
-        for k, weight in active:
-            scaled = gradient
-            if weight != 1.0:
-                target = self._gradients[k] if self._gradients else gradient
-                scaled = torch.mul(gradient, weight, out=target)
-            self._update(offsets[k], scaled, self._memory[k])
-
-    def _new_memory(self, like: Tensor) -> list[Tensor]:
-        raise TypeError("an optimiser says what it remembers")
-
-    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
-        raise TypeError("an optimiser says how it moves")
-
-
-class _Adam(_Optimizer):
-    """Adam, with torch's fused step and default moments."""
-
-    def _new_memory(self, like: Tensor) -> list[Tensor]:
-        return [torch.zeros_like(like), torch.zeros_like(like), torch.zeros(())]
-
-    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
-        mean, square, count = memory
+    def step(self, k: int, point: Tensor, gradient: Tensor) -> None:
+        """Move control point k."""
+        mean, square = self._moments[k]
         adam(
-            [offset],
+            [point],
             [gradient],
             [mean],
             [square],
             [],
-            [count],
+            [self._counts[k]],
             fused=True,
             amsgrad=False,
             beta1=0.9,
@@ -301,16 +315,22 @@ class _Adam(_Optimizer):
         )
 
 
-class _SGD(_Optimizer):
-    """SGD with optional momentum."""
+class _SGD:
+    """SGD with optional momentum, for each control point."""
 
-    def _new_memory(self, like: Tensor) -> list[Tensor]:
-        return [torch.zeros_like(like)] if self._momentum else []
+    def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
+        self._lr, self._momentum = settings.local_lr, settings.momentum
+        self._speeds = torch.zeros(points, size if self._momentum else 0)
 
-    def _update(self, offset: Tensor, gradient: Tensor, memory: list[Tensor]) -> None:
-        if memory:
-            gradient = memory[0].mul_(self._momentum).add_(gradient)
-        offset.add_(gradient, alpha=-self._lr)
+    def reset(self) -> None:
+        """Forget everything about earlier jobs."""
+        self._speeds.zero_()
+
+    def step(self, k: int, point: Tensor, gradient: Tensor) -> None:
+        """Move control point k."""
+        if self._momentum:
+            gradient = self._speeds[k].mul_(self._momentum).add_(gradient)
+        point.add_(gradient, alpha=-self._lr)
 
 
-_OPTIMIZERS: dict[str, type[_Optimizer]] = {"adam": _Adam, "sgd": _SGD}
+_OPTIMIZERS: dict[str, type[_Adam] | type[_SGD]] = {"adam": _Adam, "sgd": _SGD}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
@@ -253,7 +253,7 @@ class Deployment:
             "kind": "update",
             "update": self._state.updates,
             **self._arrival(flight),
-            **asdict(step),
+            **vars(step),
             "partition": report.partition,
             "epochs": job.point_epochs + job.curve_epochs,
             "loss": report.update.loss,

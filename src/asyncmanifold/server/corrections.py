@@ -8,7 +8,7 @@ rule that is not such a combination, like delay compensation, transforms the off
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
 
 
-def cosines(gram: Floats) -> Floats:
+def cosines(gram: Floats) -> list[float]:
     """Return cos(v_k, d) for each control point; 0 where a vector is zero."""
-    squares = np.clip(np.diag(gram), 0.0, None)
-    products = np.sqrt(squares[:-1] * squares[-1])
-    ratio = np.divide(gram[:-1, -1], products, out=np.zeros_like(products), where=products > 0.0)
-    clipped: Floats = np.clip(ratio, -1.0, 1.0)
-    return clipped
+    drift = max(0.0, gram[-1, -1])
+    found = []
+    for k in range(len(gram) - 1):
+        product = sqrt(max(0.0, gram[k, k]) * drift)
+        found.append(float(min(1.0, max(-1.0, gram[k, -1] / product))) if product > 0.0 else 0.0)
+    return found
 
 
 def joint_cosine(gram: Floats) -> float:
@@ -114,7 +115,7 @@ class OrthoDC(Correction):
         points = len(gram) - 1
         if gram[-1, -1] <= 0.0:
             return [False] * points
-        angles = np.full(points, joint_cosine(gram)) if self.jointly else cosines(gram)
+        angles = np.full(points, joint_cosine(gram)) if self.jointly else np.array(cosines(gram))
         return [bool(c) for c in angles <= self.threshold + 1e-6]
 
     def coefficients(self, gram: Floats) -> Floats:

@@ -6,6 +6,8 @@ pass. The drift d = Θ^τ − Θ^t is never stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,20 +22,18 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
     Products are formed in float32 within a block and summed in float64 over blocks.
     """
-    rows = [torch.split(row, BLOCK) for row in offsets]
+    rows = [_blocks(row) for row in offsets.unbind()]
     count = len(rows) + (base is not theta)
-    sums = [[0.0] * (len(rows) + 1) for _ in range(len(rows) + 1)]
-    for number, (now, before) in enumerate(
-        zip(torch.split(theta, BLOCK), torch.split(base, BLOCK), strict=True)
-    ):
+    gram = np.zeros((len(rows) + 1, len(rows) + 1))
+    for number, (now, before) in enumerate(zip(_blocks(theta), _blocks(base), strict=True)):
         vectors = [row[number] for row in rows]
         if base is not theta:
             vectors.append(torch.sub(now, before))
         for i in range(count):
             for j in range(i, count):
-                sums[i][j] += torch.dot(vectors[i], vectors[j]).item()
-    upper = np.array(sums)
-    gram: Floats = upper + np.triu(upper, 1).T
+                gram[i, j] += torch.dot(vectors[i], vectors[j]).item()
+    for i in range(count):
+        gram[i + 1 :, i] = gram[i, i + 1 :]
     return gram
 
 
@@ -52,8 +52,8 @@ def combine(
     *weights, drift_weight = (float(c) for c in coefficients)
     result = torch.empty_like(start) if out is None else out
     drifts = base is not theta and drift_weight != 0.0
-    blocks = zip(*(torch.split(v, BLOCK) for v in (result, start, theta, base)), strict=True)
-    rows = [torch.split(row, BLOCK) for row in offsets]
+    blocks = zip(*map(_blocks, (result, start, theta, base)), strict=True)
+    rows = [_blocks(row) for row in offsets.unbind()]
     for number, (target, origin, now, before) in enumerate(blocks):
         if drifts and origin.data_ptr() == now.data_ptr():
             torch.lerp(now, before, -drift_weight, out=target)
@@ -65,3 +65,7 @@ def combine(
             if weight != 0.0:
                 target.add_(row[number], alpha=weight)
     return result
+
+
+def _blocks(vector: Tensor) -> Sequence[Tensor]:
+    return (vector,) if vector.numel() <= BLOCK else torch.split(vector, BLOCK)

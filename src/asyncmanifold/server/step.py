@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -191,7 +191,7 @@ def _step(
         drift_norm=scale.drift_norm,
         update_norm=update_norm,
         end_norm=scale.end_norm,
-        cosines=[float(c) for c in cosines(gram)],
+        cosines=cosines(gram),
         projected=method.correction.projected(gram),
         penalty=scale.penalty,
         fraction=scale.fraction,
@@ -219,7 +219,7 @@ def _moved(
 
 
 def _gathered(held: Pending | None, step: Tensor, buffers: Buffers, scale: Scale) -> Pending:
-    floats = buffers.floats * scale.fraction
+    floats = buffers.floats * scale.fraction if buffers.floats.numel() else buffers.floats
     if held is None:
         return Pending(step, 1, scale.share, scale.fraction, Buffers(floats, buffers.integers))
     return Pending(
@@ -233,7 +233,7 @@ def _gathered(held: Pending | None, step: Tensor, buffers: Buffers, scale: Scale
 
 def _mixed(current: Buffers, gathered: Pending, share: float) -> Buffers:
     """Move the buffers towards the mean of those gathered, by the whole step fraction, at most 1."""
-    if gathered.fraction <= 0.0:
+    if gathered.fraction <= 0.0 or not current.floats.numel():
         return Buffers(current.floats, gathered.buffers.integers)
     mean = gathered.buffers.floats / gathered.fraction
     fraction = min(1.0, gathered.fraction * share)
@@ -253,7 +253,7 @@ def _checked_base(method: Method, state: ServerState, update: Update, base: Tens
     _check_form("offsets", update.offsets, expected, state.theta.dtype)
     for name, received, known in zip(Buffers._fields, update.buffers, state.buffers, strict=True):
         _check_form(f"buffers.{name}", received, tuple(known.shape), known.dtype)
-    if not torch.isfinite(update.buffers.floats).all():
+    if update.buffers.floats.numel() and not torch.isfinite(update.buffers.floats).all():
         raise Rejected("buffers have non-finite values")
     return state.theta if staleness == 0 else base
 
@@ -267,11 +267,12 @@ def _check_form(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
 
 def _check_lengths(method: Method, gram: Floats) -> None:
     """Reject non-finite offsets, which the Gram matrix shows for free, and those above the norm bound."""
-    if not np.isfinite(gram).all():
+    if not all(map(isfinite, gram.ravel().tolist())):
         raise Rejected("offsets have non-finite values or overflow")
-    longest = sqrt(max(0.0, float(np.diag(gram)[:-1].max())))
-    if method.norm_bound is not None and longest > method.norm_bound:
-        raise Rejected(f"norm {longest:.6g} is above the bound {method.norm_bound:g}")
+    if method.norm_bound is not None:
+        longest = max(_length(gram, k) for k in range(len(gram) - 1))
+        if longest > method.norm_bound:
+            raise Rejected(f"norm {longest:.6g} is above the bound {method.norm_bound:g}")
 
 
 def _length(gram: Floats, index: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from time import perf_counter
 from typing import Protocol
@@ -252,7 +252,7 @@ class Simulation:
             "kind": "update",
             "update": self.state.updates,
             **arrival,
-            **asdict(step),
+            **vars(step),
             "epochs": job.point_epochs + job.curve_epochs,
             "loss": result.loss,
             "train_seconds": result.seconds,

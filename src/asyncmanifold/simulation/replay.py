@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from time import perf_counter
 
 from asyncmanifold.client.training import LocalTraining, NonFiniteLoss
@@ -110,7 +110,7 @@ class Replay:
         if self._method.synchronous and record["version"] > self.state.version:
             self.state = flush(self._method, self.state, self._model.space)
         trained = {"loss": update.loss, "train_seconds": update.seconds}
-        return {**asdict(step), **trained, "version": self.state.version}
+        return {**vars(step), **trained, "version": self.state.version}
 
     def _send(self, executor: Executor) -> None:
         """Send out every job that starts from the model as it is now."""

@@ -54,10 +54,9 @@ class GradientProbe:
     def __call__(self, theta: Tensor) -> Tensor:
         """Return grad L(Θ), a tangent vector at Θ."""
         self._model.vector.copy_(theta)
-        self._model.gradient.zero_()
         loss = self._task.loss(self._model.module(self._inputs), self._targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        return self._model.space.project(theta, self._model.gradient)
+        return self._model.space.project(theta, self._model.take_gradient())
 
 
 def measure(
