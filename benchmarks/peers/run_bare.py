@@ -10,7 +10,7 @@ from torch import nn
 
 
 def main() -> None:
-    problem, _ = parse()
+    problem, options = parse()
     torch.set_num_threads(1)
     model, meter = problem.model, Meter(problem.size)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
@@ -19,7 +19,10 @@ def main() -> None:
         for inputs, targets in shards:
             for indices in torch.randperm(len(inputs)).split(BATCH_SIZE):
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(inputs[indices]), targets[indices]).backward()
+                batch = inputs[indices]
+                if options.channels_last:
+                    batch = batch.contiguous(memory_format=torch.channels_last)
+                nn.functional.cross_entropy(model(batch), targets[indices]).backward()
                 optimizer.step()
             meter.count()
     meter.print(torch=torch.__version__)

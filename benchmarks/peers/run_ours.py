@@ -52,6 +52,7 @@ def main() -> None:
                 optimizer="sgd",
                 local_lr=LEARNING_RATE,
                 proximal=0.0,
+                channels_last=options.channels_last,
             ),
             schedule=Schedule(concurrency=CONCURRENCY),
             run=Run(updates=updates, evaluate_every=updates),
