@@ -97,7 +97,7 @@ def spread(entry: dict[str, Any], factor: float, digits: int, runs: int | None =
 
 def central(out: Path) -> str:
     """Return what the same CNN reaches on the pooled data, beside the best method of the same passes."""
-    if not (out / "central-32" / "compare.json").exists():
+    if not all((out / name / "compare.json").exists() for name in ("central-32", "femnist-mini")):
         return ""
     compared = json.loads((out / "femnist-mini" / "compare.json").read_text())["methods"]
     rows = []
