@@ -21,7 +21,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 batch = inputs[indices]
                 if options.channels_last:
-                    batch = batch.contiguous(memory_format=torch.channels_last)
+                    batch = batch.to(memory_format=torch.channels_last)
                 nn.functional.cross_entropy(model(batch), targets[indices]).backward()
                 optimizer.step()
             meter.count()

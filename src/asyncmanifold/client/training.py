@@ -142,7 +142,7 @@ class Trainer:
     def _laid_out(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
         inputs, targets = batch
         if self._settings.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
     def _pass(self, inputs: Any, targets: Any) -> float:

@@ -51,9 +51,9 @@ class TensorData:
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows of both tensors, the inputs prepared."""
-        rows = indices if self._indices is None else self._indices[indices]
-        inputs = self._inputs[rows]
-        return inputs if self._prepare is None else self._prepare(inputs), self._targets[rows]
+        rows = indices if self._indices is None else self._indices.index_select(0, indices)
+        inputs, targets = self._inputs.index_select(0, rows), self._targets.index_select(0, rows)
+        return inputs if self._prepare is None else self._prepare(inputs), targets
 
 
 class Shares(Sequence[TensorData]):
