@@ -1,0 +1,118 @@
+"""Where the time of an update goes, part by part, on the 54,000-parameter MLP of ``bench_peers``; by hand.
+
+Parts are timed as they are called in a run with files, on one thread; the bare training steps of one update
+are timed between runs. Timing costs about a microsecond a call.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from asyncmanifold import LocalTraining, Run, Schedule, Task, simulate
+from asyncmanifold.client import Trainer, training
+from asyncmanifold.server import step
+from asyncmanifold.simulation import engine
+from asyncmanifold.tasks import TensorData
+from asyncmanifold.trace import FileTrace
+
+CLIENTS, BATCH_SIZE, STEPS = 10, 32, 5
+UPDATES, RUNS = 500, 5
+PARTS: list[tuple[str, Any, str]] = [
+    ("training", Trainer, "train"),
+    ("  batches drawn", training, "_batches"),
+    ("  batches taken", TensorData, "batch"),
+    ("  forward and backward", Trainer, "_pass"),
+    ("  optimiser", training.FlatControls, "learn"),
+    ("  model in, offsets out", training.FlatControls, "begin"),
+    ("  model in, offsets out", training.FlatControls, "finish"),
+    ("absorbing", engine, "absorb"),
+    ("  inner products", step, "gram_matrix"),
+    ("  new model", step, "combine"),
+    ("dispatching", engine.Simulation, "_dispatch"),
+    ("trace", FileTrace, "write"),
+]
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    shards = [
+        (torch.randn(BATCH_SIZE * STEPS, 784), torch.randint(10, (BATCH_SIZE * STEPS,)))
+        for _ in range(CLIENTS)
+    ]
+    task = Task(model=model, loss=nn.functional.cross_entropy, clients=shards, test=shards[0])
+    spent: dict[str, float] = {}
+    for name, owner, attribute in PARTS:
+        setattr(owner, attribute, timed(getattr(owner, attribute), name, spent))
+    runs, bare = [], []
+    for _ in range(RUNS):
+        spent.clear()
+        whole = simulated(task)
+        runs.append({"update": whole, **{name: seconds / UPDATES for name, seconds in spent.items()}})
+        bare.append(bare_loop(task.build_model(0), shards))
+    table = Table("part", "µs an update", "over the bare loop", title=f"medians of {RUNS} runs")
+    steps = median(bare)
+    for name in ("update", *dict.fromkeys(name for name, _, _ in PARTS)):
+        seconds = median(run[name] for run in runs)
+        table.add_row(name, f"{1e6 * seconds:.0f}", f"{seconds / steps:.3f}")
+    table.add_row("bare loop", f"{1e6 * steps:.0f}", "1.000")
+    Console().print(table)
+
+
+def simulated(task: Task) -> float:
+    """Return the wall time of an update."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = simulate(
+            task,
+            "fedasync",
+            training=LocalTraining(
+                point_epochs=1, batch_size=BATCH_SIZE, optimizer="sgd", local_lr=0.01, proximal=0.0
+            ),
+            schedule=Schedule(concurrency=5),
+            run=Run(updates=UPDATES, evaluate_every=UPDATES),
+            out=Path(folder) / "run",
+        )
+        updates = [record for record in result.trace if record["kind"] == "update"]
+    return float(updates[-1]["wall_seconds"] - updates[0]["wall_seconds"]) / (UPDATES - 1)
+
+
+def bare_loop(model: nn.Module, shards: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """Return the wall time of the training steps of an update, and nothing else."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    started = perf_counter()
+    for number in range(UPDATES):
+        inputs, targets = shards[number % CLIENTS]
+        for indices in torch.split(torch.randperm(len(inputs)), BATCH_SIZE):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs[indices]), targets[indices])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    torch.set_num_threads(threads)
+    return (perf_counter() - started) / UPDATES
+
+
+def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        started = perf_counter()
+        try:
+            return function(*arguments, **named)
+        finally:
+            spent[name] = spent.get(name, 0.0) + perf_counter() - started
+
+    return call
+
+
+if __name__ == "__main__":
+    main()
