@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -185,9 +184,9 @@ def _problem(size: Size) -> Path:
 
 
 CAPTION = """\
-Medians of the ratios within one repeat. The fastest peer is that of the lowest median. "Others" is how \
-many cores other programs kept busy meanwhile: above 0 the figures are noisy, and two workers had no two \
-free cores."""
+The least of the repeats over the least of the fastest peer's, and the range of the ratios within one \
+repeat. "Others" is how many cores other programs kept busy meanwhile: above 0 the figures are noisy, and \
+two workers had no two free cores."""
 
 
 def compare(systems: list[System], measurements: Measurements, others: float | None) -> Iterator[Figure]:
@@ -213,13 +212,13 @@ def compare(systems: list[System], measurements: Measurements, others: float | N
         mine = _values(measurements.get((ours, size), []), field)
         if not known or not mine:
             continue
-        fastest = min(known, key=lambda name: median(known[name]))
+        fastest = min(known, key=lambda name: min(known[name]))
         ratios = [a / b for a, b in zip(mine, known[fastest], strict=False)]
         detail = (
-            f"{median(mine):.2f} over {median(known[fastest]):.2f} ms ({fastest}), "
+            f"{min(mine):.2f} over {min(known[fastest]):.2f} ms ({fastest}), "
             f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} repeats"
         )
-        yield Figure(key, median(ratios), goal, detail, others)
+        yield Figure(key, min(mine) / min(known[fastest]), goal, detail, others)
 
 
 def tabulate_systems(
@@ -246,9 +245,9 @@ def tabulate_systems(
 
 
 def summarise(measured: list[Measurement]) -> dict[str, float]:
-    """Return the medians over the repeats; nothing where nothing was measured."""
+    """Return the least of the repeats, which others disturbed least; nothing where nothing was measured."""
     fields = ("cpu_ms_per_update", "wall_ms_per_update", "peak_mb")
-    return {field: median(_values(measured, field)) for field in fields} if measured else {}
+    return {field: min(_values(measured, field)) for field in fields} if measured else {}
 
 
 def describe(
