@@ -115,8 +115,8 @@ class OrthoDC(Correction):
         points = len(gram) - 1
         if gram[-1, -1] <= 0.0:
             return [False] * points
-        angles = np.full(points, joint_cosine(gram)) if self.jointly else np.array(cosines(gram))
-        return [bool(c) for c in angles <= self.threshold + 1e-6]
+        angles = [joint_cosine(gram)] * points if self.jointly else cosines(gram)
+        return [angle <= self.threshold + 1e-6 for angle in angles]
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""
