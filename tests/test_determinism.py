@@ -15,17 +15,8 @@ import pytest
 from asyncmanifold import METHODS, Averaging, Schedule, simulate
 from asyncmanifold.simulation.executors import InlineExecutor
 from asyncmanifold.trace import load_tensors
-from tiny import CLOCK, TRAINING, make_run, make_task, trace_of
+from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
-EVENTFUL = replace(
-    CLOCK,
-    concurrency=4,
-    drop_probability=0.1,
-    late_fraction=0.3,
-    late_by=2.0,
-    leave_fraction=0.2,
-    leave_by=9.0,
-)
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
 
 

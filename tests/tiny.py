@@ -1,6 +1,7 @@
 """A task small enough that a run takes a fraction of a second, and ways to look at what a run left."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ def make_task(sizes: tuple[int, ...] = SIZES, broken: tuple[int, ...] = ()) -> T
 
 TRAINING = LocalTraining(point_epochs=1, curve_epochs=1, batch_size=8, local_lr=0.02)
 CLOCK = Schedule("clock", latency=LogNormalLatency(0.5, 0.2))
+EVENTFUL = replace(
+    CLOCK,
+    concurrency=4,
+    drop_probability=0.1,
+    late_fraction=0.3,
+    late_by=2.0,
+    leave_fraction=0.2,
+    leave_by=9.0,
+)
 
 
 def make_run(updates: int = 30, **settings: Any) -> Run:

@@ -18,21 +18,11 @@ from asyncmanifold import simulate
 from asyncmanifold.cli import main
 from asyncmanifold.simulation import ray_workers
 from asyncmanifold.simulation.executors import ExecutorError, WorkerDied
-from tiny import CLOCK, TRAINING, make_run, make_task, trace_of
+from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # of Ray's own files and processes
-
-EVENTFUL = replace(
-    CLOCK,
-    concurrency=4,
-    drop_probability=0.1,
-    late_fraction=0.3,
-    late_by=2.0,
-    leave_fraction=0.2,
-    leave_by=9.0,
-)
 
 
 def run(out: Path, method="asyncbezier", broken=(), **options):
