@@ -286,24 +286,24 @@ class _Adam:
 
     def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
         self._lr = settings.local_lr
-        self._moments = torch.zeros(points, 2, size)
-        self._counts = torch.zeros(points)
+        self._memory = [(torch.zeros(size), torch.zeros(size), torch.zeros(())) for _ in range(points)]
 
     def reset(self) -> None:
         """Forget everything about earlier jobs."""
-        self._moments.zero_()
-        self._counts.zero_()
+        for memory in self._memory:
+            for tensor in memory:
+                tensor.zero_()
 
     def step(self, k: int, point: Tensor, gradient: Tensor) -> None:
         """Move control point k."""
-        mean, square = self._moments[k]
+        mean, square, count = self._memory[k]
         adam(
             [point],
             [gradient],
             [mean],
             [square],
             [],
-            [self._counts[k]],
+            [count],
             fused=True,
             amsgrad=False,
             beta1=0.9,
