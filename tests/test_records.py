@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from asyncmanifold import simulate
+from asyncmanifold.compare import tabulate, write_table
 from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
 from asyncmanifold.trace import (
     FileTrace,
@@ -166,3 +167,11 @@ def test_equal_tensors_give_equal_bytes_even_when_they_share_memory(tmp_path):
 def test_json_never_holds_what_is_not_json(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "file", {"score": float("nan")})
+
+
+def test_a_bar_in_a_methods_name_does_not_split_its_cell(finished, tmp_path):
+    _, result = finished
+    write_table(tmp_path, "tiny", "accuracy", tabulate([{**result.summary, "method": "a|b"}]))
+    head, _, row = (tmp_path / "table.md").read_text().splitlines()
+    assert row.startswith("| a\\|b | ")
+    assert row.replace("\\|", "").count("|") == head.count("|")

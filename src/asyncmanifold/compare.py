@@ -72,7 +72,7 @@ def write_table(out: Path, scenario: str, metric: str, table: Mapping[str, Any])
 
 
 def _markdown(lines: Iterable[Sequence[str]]) -> str:
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
 
 
 def score_rows(table: Mapping[str, Any], emphasis: str) -> list[list[str]]:
