@@ -32,12 +32,13 @@ HERE = Path(__file__).parent
 PAPER = tomllib.loads((HERE / "paper.toml").read_text())
 FIGURES = ("score-updates", "gini", "theil")
 EPOCHS = (1, 2, 5, 10)
+MOMENTS = (16, 64, 112)
 
 
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
-    tables |= {"curved": curved(out), "tunnels": tunnels(out)}
+    tables |= {"curved": curved(out), "tunnels": tunnels(out), "landscape": landscapes(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -141,6 +142,30 @@ def diagnosis(run: Path) -> list[str]:
         f"{mean(r['t'] for r in stale):.3f}",
         f"{mean(r['step_norm'] for r in stale):.3f}",
     ]
+
+
+def landscapes(out: Path) -> str:
+    """Return the loss along the curve and its chord, at the client and where the server went."""
+    rows = []
+    for update in MOMENTS:
+        folder = out / f"landscape-{update}"
+        if not folder.exists():
+            continue
+        if update == MOMENTS[1]:
+            for figure in folder.glob("figures/landscape-*.svg"):
+                keep(figure, f"landscape/{figure.name.removeprefix('landscape-')}")
+        found = json.loads((folder / "landscape.json").read_text())
+        scenes = {(scene["view"], scene["data"]): scene for scene in found["scenes"]}
+        rows.append([str(update), *losses(scenes["client", "train"]), *losses(scenes["server", "test"])])
+    heads = ["start", "end", "worst on curve", "worst on chord", "stop on curve", "stop on chord"]
+    columns = [f"{where}: {head}" for where in ("local", "test") for head in heads]
+    return markdown(["update", *columns], rows) if rows else ""
+
+
+def losses(scene: dict[str, Any]) -> list[str]:
+    curve, chord, stop = scene["curve_losses"], scene["chord_losses"], scene["stop"]
+    values = [curve[0], curve[-1], max(curve), max(chord), stop["curve_loss"], stop["chord_loss"]]
+    return [f"{value:.3f}" for value in values]
 
 
 def local_epochs(out: Path) -> str:

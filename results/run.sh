@@ -22,6 +22,12 @@ femnist() {
   tune femnist-mini femnist.npz 64 --method $methods
   compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods --set channels_last=true # faster
 }
+landscape() { # the loss around three updates of the first run with curves
+  for update in 16 64 112; do
+    asyncmanifold landscape "$out/femnist-mini/asyncbezier/seed-0" --update $update --workers 2 \
+      --out "$out/landscape-$update"
+  done
+}
 central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
   for epochs in 32 64; do
     asyncmanifold compare femnist-mini --data "$data/femnist.npz" --methods asyncsgd --seeds 0,1,2 --resume \
@@ -66,5 +72,5 @@ tunnels() {
   asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
     --out "$out/tunnels" --resume
 }
-[ $# -gt 0 ] || set -- femnist shakespeare cxr8 ablation local_epochs central curved tunnels
+[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation local_epochs central curved tunnels
 for step in "$@"; do $step; done

@@ -1,6 +1,7 @@
 """The command line as a person or a script meets it."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -10,8 +11,10 @@ import pytest
 from asyncmanifold import OrthoDC
 from asyncmanifold.cli import main
 from asyncmanifold.config import load_config
+from asyncmanifold.printing import print_curves
 from asyncmanifold.progress import LiveBar, PlainLines, RunWatcher
 from asyncmanifold.simulation import placement
+from asyncmanifold.tune import by_size, is_at_edge
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
 
@@ -97,6 +100,22 @@ def test_a_finer_search_goes_around_what_each_method_has(tmp_path):
     curves = json.loads((tmp_path / "tune.json").read_text())["methods"]
     tried = {method: [point["value"] for point in curve] for method, curve in curves.items()}
     assert tried == {"fedasync": ["2.5", "5", "7.5"], "asyncbezier": ["0.5", "1", "1.5"]}
+
+
+def test_a_search_is_printed_by_size_and_says_whose_best_is_at_an_edge(capsys, tmp_path):
+    def curve(scores):
+        return [{"value": value, "mean": mean, "sd": None} for value, mean in scores.items()]
+
+    inside = curve({"1": 0.5, "2": 0.6, "10": 0.4})
+    at_edge = curve({"2": 0.5, "10": 0.4, "0.5": 0.6})
+    two = curve({"1": 0.1, "2": 0.2})
+    print_curves("lr", {"inside": inside, "outside": at_edge, "two": two}, tmp_path)
+    said = capsys.readouterr().out
+    assert re.search(r"method +0\.5 +1 +2 +10", said)
+    assert "beyond: outside\n" in said
+    assert not is_at_edge(curve({"a": 0.3, "b": 0.2, "c": 0.1}))
+    assert not is_at_edge(curve({"1": None, "2": None, "3": None}))
+    assert by_size(["b", "1", "a", "b"]) == ["b", "1", "a"]
 
 
 def test_any_key_can_be_tuned_for_a_method_alone(tmp_path):

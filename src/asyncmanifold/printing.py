@@ -13,7 +13,7 @@ from rich.table import Table
 from asyncmanifold.compare import COLUMNS, cell
 from asyncmanifold.config import Config
 from asyncmanifold.summary import Summary
-from asyncmanifold.tune import Curves, best_value
+from asyncmanifold.tune import Curves, best_value, by_size, is_at_edge
 
 
 def print_summary(summary: Summary, out: Path) -> None:
@@ -59,7 +59,7 @@ def print_table(config: Config, metric: str, table: Mapping[str, Any], out: Path
 
 def print_curves(key: str, curves: Curves, choice: Path) -> None:
     """Print a line search: each method's score for each value, the best in bold."""
-    values = list(dict.fromkeys(point["value"] for curve in curves.values() for point in curve))
+    values = by_size(point["value"] for curve in curves.values() for point in curve)
     shown = Table(
         title=f"validation score % by {key}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left"
     )
@@ -69,7 +69,7 @@ def print_curves(key: str, curves: Curves, choice: Path) -> None:
     at_edge = []
     for method, curve in curves.items():
         best = best_value(curve)
-        if best in (values[0], values[-1]) and len(values) > 2:
+        if is_at_edge(curve):
             at_edge.append(method)
         points = {point["value"]: point["mean"] for point in curve}
         texts = {value: "–" if mean is None else f"{100 * mean:.1f}" for value, mean in points.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,25 @@ def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
         return None
     value: str = max(scored, key=lambda point: float(point["mean"]))["value"]
     return value
+
+
+def is_at_edge(curve: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the best of three numbers or more is the least or the greatest of them."""
+    best = best_value(curve)
+    try:
+        numbers = sorted(float(point["value"]) for point in curve)
+    except ValueError:
+        return False
+    return len(numbers) > 2 and best is not None and float(best) in (numbers[0], numbers[-1])
+
+
+def by_size(values: Iterable[str]) -> list[str]:
+    """Return different values, numbers by their size and others as they come."""
+    different = list(dict.fromkeys(values))
+    try:
+        return sorted(different, key=float)
+    except ValueError:
+        return different
 
 
 def write_choice(out: Path, scenario: str, key: str, configs: Mapping[Key, Config], curves: Curves) -> Path:
