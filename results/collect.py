@@ -38,7 +38,8 @@ MOMENTS = (16, 64, 112)
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
-    tables |= {"curved": curved(out), "tunnels": tunnels(out), "landscape": landscapes(out)}
+    tables |= {"curved": curved(out), "tunnels": comparison(out, "tunnels"), "landscape": landscapes(out)}
+    tables |= {"few-clients": comparison(out, "few-clients", "few-clients-tune")}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -220,15 +221,17 @@ def curved(out: Path) -> str:
     return markdown(["method", *heads], rows)
 
 
-def tunnels(out: Path) -> str:
-    """Return what room around the curve does on the digits."""
-    file = out / "tunnels" / "compare.json"
+def comparison(out: Path, name: str, chosen: str | None = None) -> str:
+    """Return a comparison's scores, with the learning rates ``chosen`` by a search for it, if one was."""
+    file = out / name / "compare.json"
     if not file.exists():
         return ""
-    keep(file, "tunnels/compare.json")
+    keep(file, f"{name}/compare.json")
+    rates = {} if chosen is None else tomllib.loads((out / chosen / "tuned.toml").read_text())["methods"]
     rows = [
         [
             method,
+            *([f"{rates[method]['global_lr']:g}"] if rates else []),
             spread(row["final"], 100.0, 2),
             spread(row["best"], 100.0, 2),
             spread(row["rounds_to_target"], 1.0, 0, row["runs"]),
@@ -236,7 +239,7 @@ def tunnels(out: Path) -> str:
         ]
         for method, row in json.loads(file.read_text())["methods"].items()
     ]
-    return markdown(["embedding", "final %", "best %", "T_e", "Gini ×100"], rows)
+    return markdown(["method", *(["η_g"] if rates else []), "final %", "best %", "T_e", "Gini ×100"], rows)
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

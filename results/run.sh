@@ -22,10 +22,10 @@ femnist() {
   tune femnist-mini femnist.npz 64 --method $methods
   compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods --set channels_last=true # faster
 }
-landscape() { # the loss around three updates of the first run with curves
+landscape() { # the loss around three updates of the first run with curves; planes for one of them
   for update in 16 64 112; do
     asyncmanifold landscape "$out/femnist-mini/asyncbezier/seed-0" --update $update --workers 2 \
-      --out "$out/landscape-$update"
+      --grid $((update == 64 ? 25 : 2)) --out "$out/landscape-$update"
   done
 }
 central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
@@ -41,7 +41,7 @@ shakespeare() {
 }
 cxr8() {
   asyncmanifold tune cxr8-mini --data "$data/cxr8_128.npz" --method $methods --values 0.25,0.5,1,2 --seeds 100 \
-    --out "$out/cxr8-mini-tune" --resume
+    --set updates=40 --set evaluate_every=40 --out "$out/cxr8-mini-tune" --resume
   compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
 }
 ablation() {
@@ -54,6 +54,13 @@ local_epochs() {
       --set channels_last=true --methods fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncbezier,asyncbezier-ed \
       --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2))
   done
+}
+few_clients() { # the server goes a third of the way with every update, where a curve is more than its tangent
+  some=fedasync,asyncsgd,asyncbezier small=(--set clients=3 --set max_examples=4500 --set updates=48)
+  asyncmanifold tune femnist-mini --data "$data/femnist.npz" "${small[@]}" --set channels_last=true --method $some \
+    --values 0.25,0.5,1,2 --seeds 100 --out "$out/few-clients-tune" --resume
+  asyncmanifold compare "$out/few-clients-tune/tuned.toml" --data "$data/femnist.npz" "${small[@]}" \
+    --set channels_last=true --methods $some --seeds 0,1,2 --out "$out/few-clients" --resume
 }
 curved() { # spaces that a model needs, against flat ones; no data file
   for scenario in sphere hyperbolic; do
@@ -72,5 +79,5 @@ tunnels() {
   asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
     --out "$out/tunnels" --resume
 }
-[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation local_epochs central curved tunnels
+[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation local_epochs few_clients central curved tunnels
 for step in "$@"; do $step; done

@@ -88,6 +88,7 @@ def test_tune_scores_on_validation_data_and_writes_a_scenario(tmp_path, capsys):
     best = max(scores, key=scores.get)
     config = load_config(str(tmp_path / "tuned.toml"), "fedasync")
     assert config.method.global_lr == float(best)
+    assert config.scenario == json.loads((tmp_path / "tune.json").read_text())["scenario"] == "digits"
     assert config.training == load_config("digits", "fedasync").training
     assert load_config(str(tmp_path / "tuned.toml"), "asyncsgd").method.global_lr == 2.0
     assert "validation accuracy" in said.err

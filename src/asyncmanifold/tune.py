@@ -84,9 +84,10 @@ def by_size(values: Iterable[str]) -> list[str]:
 
 
 def write_choice(out: Path, scenario: str, key: str, configs: Mapping[Key, Config], curves: Curves) -> Path:
-    """Write ``tune.json`` and ``tuned.toml``: the scenario with the best value for each method."""
-    write_json(out / "tune.json", {"scenario": scenario, "key": key, "methods": curves})
+    """Write ``tune.json`` and ``tuned.toml``: the scenario, by its name, with each method's best value."""
     tree, _ = read_scenario(scenario)
+    tree.setdefault("scenario", Path(scenario).stem)
+    write_json(out / "tune.json", {"scenario": tree["scenario"], "key": key, "methods": curves})
     for method, curve in curves.items():
         value = best_value(curve)
         if value is None:
