@@ -39,7 +39,7 @@ def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
     tables |= {"curved": curved(out), "tunnels": comparison(out, "tunnels"), "landscape": landscapes(out)}
-    tables |= {"few-clients": comparison(out, "few-clients", "few-clients-tune")}
+    tables |= {"alike": comparison(out, "alike", "alike-tune")}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -150,23 +150,24 @@ def landscapes(out: Path) -> str:
     rows = []
     for update in MOMENTS:
         folder = out / f"landscape-{update}"
-        if not folder.exists():
+        if not (folder / "landscape.json").exists():
             continue
         if update == MOMENTS[1]:
-            for figure in folder.glob("figures/landscape-*.svg"):
+            for figure in folder.glob("figures/landscape-*-client-*.svg"):
                 keep(figure, f"landscape/{figure.name.removeprefix('landscape-')}")
         found = json.loads((folder / "landscape.json").read_text())
         scenes = {(scene["view"], scene["data"]): scene for scene in found["scenes"]}
         rows.append([str(update), *losses(scenes["client", "train"]), *losses(scenes["server", "test"])])
-    heads = ["start", "end", "worst on curve", "worst on chord", "stop on curve", "stop on chord"]
+    heads = ["start", "stop on curve", "stop on chord", "middle of curve", "middle of chord", "end"]
     columns = [f"{where}: {head}" for where in ("local", "test") for head in heads]
     return markdown(["update", *columns], rows) if rows else ""
 
 
 def losses(scene: dict[str, Any]) -> list[str]:
     curve, chord, stop = scene["curve_losses"], scene["chord_losses"], scene["stop"]
-    values = [curve[0], curve[-1], max(curve), max(chord), stop["curve_loss"], stop["chord_loss"]]
-    return [f"{value:.3f}" for value in values]
+    middle = len(curve) // 2
+    values = [curve[0], stop["curve_loss"], stop["chord_loss"], curve[middle], chord[middle], curve[-1]]
+    return [f"{value:.2f}" for value in values]
 
 
 def local_epochs(out: Path) -> str:
