@@ -8,18 +8,18 @@ methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezie
 methods_of() { # FILE: the methods that a scenario adds
   sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$1" | paste -sd,
 }
-tune() { # SCENARIO FILE UPDATES [MORE …]: η_g on validation data of its own seed, coarsely at UPDATES, then finely
-  asyncmanifold tune "$1" --data "$data/$2" --values 0.5,1,2,3 --seeds 100 --out "$out/$1-coarse" \
-    --set updates="$3" --set evaluate_every="$3" --resume "${@:4}"
-  asyncmanifold tune "$out/$1-coarse/tuned.toml" --data "$data/$2" --factors 0.25,0.5,1 --seeds 100 \
-    --out "$out/$1-tune" --resume "${@:4}"
+tune() { # SCENARIO FILE VALUES UPDATES: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
+  asyncmanifold tune "$1" --data "$data/$2" --method $methods --values "$3" --seeds 100 --out "$out/$1-coarse" \
+    --set updates="$4" --set evaluate_every="$4" --resume
+  asyncmanifold tune "$out/$1-coarse/tuned.toml" --data "$data/$2" --method $methods --factors 0.25,0.5,1 \
+    --seeds 100 --out "$out/$1-tune" --resume
 }
 compare() { # SCENARIO FILE NAME SEEDS [MORE …]: with the learning rates chosen
   asyncmanifold compare "$out/$1-tune/tuned.toml" --data "$data/$2" --seeds "$4" --out "$out/$3" --resume "${@:5}"
   asyncmanifold report "$out/$3"
 }
 femnist() {
-  tune femnist-mini femnist.npz 64 --method $methods
+  tune femnist-mini femnist.npz 0.5,1,2,3 64
   compare femnist-mini femnist.npz femnist-mini 0,1,2 --methods $methods --set channels_last=true # faster
 }
 landscape() { # the loss around three updates of the first run with curves; planes for one of them
@@ -36,7 +36,7 @@ central() { # the same CNN on the pooled data, with the example passes of straig
   done
 }
 shakespeare() {
-  tune shakespeare-mini shakespeare_speeches.jsonl.gz 60 --method $methods
+  tune shakespeare-mini shakespeare_speeches.jsonl.gz 0.5,1,2,3,5 60
   compare shakespeare-mini shakespeare_speeches.jsonl.gz shakespeare-mini 0,1,2 --methods $methods
 }
 cxr8() {
