@@ -61,8 +61,9 @@ def scenario_table(out: Path, name: str) -> str:
         keep(out / scenario / "figures" / f"{figure}.svg", f"{scenario}/{figure}.svg")
     rows = [scenario_row(m, row, chosen[m], PAPER[name].get(m)) for m, row in compared.items()]
     more = ["AUPRC %"] if name == "cxr8" else []
-    heads = ["method", "η_g", "score %", *more, "T_e", "Gini ×100", "Theil ×1000"]
-    return markdown([*heads, *(f"paper: {head}" for head in heads[1:])], rows)
+    theirs = ["η_g", "final %", *more, "T_e", "Gini ×100", "Theil ×1000"]
+    ours = [*theirs[:2], "best %", *theirs[2:]]
+    return markdown(["method", *ours, *(f"paper: {head}" for head in theirs)], rows)
 
 
 def scenario_row(method: str, row: dict[str, Any], chosen: dict[str, Any], paper: Any) -> list[str]:
@@ -70,13 +71,14 @@ def scenario_row(method: str, row: dict[str, Any], chosen: dict[str, Any], paper
     ours = [
         f"{chosen['global_lr']:g}",
         spread(row["final"], 100.0, 2),
+        spread(row["best"], 100.0, 2),
         *([spread(scores["auprc"], 100.0, 2)] if scores else []),
         spread(row["rounds_to_target"], 1.0, 0, row["runs"]),
         spread(row["gini"], 100.0, 2),
         spread(row["theil"], 1000.0, 2),
     ]
     if paper is None:
-        return [method, *ours, *["–"] * len(ours)]
+        return [method, *ours, *["–"] * (len(ours) - 1)]
     theirs = [
         f"{paper['lr']:g}",
         "{:.2f}±{:.2f}".format(*paper["score"]),
