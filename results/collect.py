@@ -39,7 +39,7 @@ def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
     tables |= {"curved": curved(out), "tunnels": comparison(out, "tunnels"), "landscape": landscapes(out)}
-    tables |= {"alike": comparison(out, "alike", "alike-tune")}
+    tables |= {name: comparison(out, name, f"{name}-tune") for name in ("on-chord", "alike")}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -130,7 +130,7 @@ def ablation(out: Path) -> str:
         run = out / "ablation-tune" / method / f"global_lr={best['value']}" / "seed-0"
         summary = json.loads((run / "summary.json").read_text())
         rows.append([method, best["value"], *percent([best["mean"], summary["final"]]), *diagnosis(run)])
-    heads = ["reading", "η_g", "validation %", "test %", "mean cosine B, C", "projected %", "t*", "step"]
+    heads = ["reading", "η_g", "validation %", "test %", "mean cosines", "projected %", "t*", "step"]
     return markdown(heads, rows)
 
 
