@@ -38,8 +38,9 @@ MOMENTS = (16, 64, 112)
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
-    tables |= {"curved": curved(out), "tunnels": comparison(out, "tunnels"), "landscape": landscapes(out)}
-    tables |= {name: comparison(out, name, f"{name}-tune") for name in ("on-chord", "alike")}
+    tables |= {"curved": curved(out), "landscape": landscapes(out)}
+    tables |= {name: comparison(out, name) for name in ("long-jobs", "tunnels")}
+    tables |= {"on-chord": comparison(out, "on-chord", "on-chord-tune")}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:

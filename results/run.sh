@@ -63,13 +63,9 @@ local_epochs() {
       --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2))
   done
 }
-alike() { # clients whose data is alike, so that a curve that is low on a client's data should be low for all
-  some=fedasync,asyncsgd,asyncbezier
-  settings=(--data "$data/femnist.npz" --set concentration=100 --set updates=64 --set channels_last=true)
-  asyncmanifold tune femnist-mini "${settings[@]}" --method $some --values 0.5,1,2 \
-    --seeds 100 --out "$out/alike-tune" --resume
-  asyncmanifold compare "$out/alike-tune/tuned.toml" "${settings[@]}" --methods $some \
-    --seeds 0,1,2 --out "$out/alike" --resume
+long_jobs() { # one seed: a run with curves takes half an hour
+  asyncmanifold compare "$here/long-jobs.toml" --data "$data/femnist.npz" \
+    --methods "$(methods_of "$here/long-jobs.toml")" --seeds 0 --out "$out/long-jobs" --resume
 }
 curved() { # spaces that a model needs, against flat ones; no data file
   for scenario in sphere hyperbolic; do
@@ -88,5 +84,5 @@ tunnels() {
   asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
     --out "$out/tunnels" --resume
 }
-[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord local_epochs alike central curved tunnels
+[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord local_epochs long_jobs central curved tunnels
 for step in "$@"; do $step; done
