@@ -40,7 +40,7 @@ shakespeare() {
   compare shakespeare-mini shakespeare_speeches.jsonl.gz shakespeare-mini 0,1,2 --methods $methods
 }
 cxr8() {
-  asyncmanifold tune cxr8-mini --data "$data/cxr8_128.npz" --method $methods --values 0.25,0.5,1,2 --seeds 100 \
+  asyncmanifold tune cxr8-mini --data "$data/cxr8_128.npz" --method $methods --values 0.25,0.5,1,2,3 --seeds 100 \
     --set updates=40 --set evaluate_every=40 --out "$out/cxr8-mini-tune" --resume
   compare cxr8-mini cxr8_128.npz cxr8-mini 0,1,2 --methods $methods
 }
