@@ -39,8 +39,7 @@ def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
     tables |= {"curved": curved(out), "landscape": landscapes(out)}
-    tables |= {name: comparison(out, name) for name in ("long-jobs", "tunnels")}
-    tables |= {"on-chord": comparison(out, "on-chord", "on-chord-tune")}
+    tables |= {name: comparison(out, name) for name in ("on-chord", "long-jobs", "tunnels")}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -225,13 +224,14 @@ def curved(out: Path) -> str:
     return markdown(["method", *heads], rows)
 
 
-def comparison(out: Path, name: str, chosen: str | None = None) -> str:
-    """Return a comparison's scores, with the learning rates ``chosen`` by a search for it, if one was."""
+def comparison(out: Path, name: str) -> str:
+    """Return a comparison's scores, with the learning rates that a search chose for it, if there was one."""
     file = out / name / "compare.json"
     if not file.exists():
         return ""
     keep(file, f"{name}/compare.json")
-    rates = {} if chosen is None else tomllib.loads((out / chosen / "tuned.toml").read_text())["methods"]
+    tuned = out / f"{name}-tune" / "tuned.toml"
+    rates = tomllib.loads(tuned.read_text())["methods"] if tuned.exists() else {}
     rows = [
         [
             method,

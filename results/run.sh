@@ -48,7 +48,7 @@ ablation() {
   asyncmanifold tune "$here/ablation.toml" --data "$data/femnist.npz" --method "$(methods_of "$here/ablation.toml")" \
     --values 0.5,1,2 --seeds 0 --out "$out/ablation-tune" --resume
 }
-on_chord() { # the reading that the ablation found best, at full length and on three seeds
+on_chord() { # the curve that the ablation found best, at full length and on three seeds
   some=asyncbezier,asyncbezier-ed
   settings=(--data "$data/femnist.npz" --set interior_start=chord --set channels_last=true)
   asyncmanifold tune femnist-mini "${settings[@]}" --method $some --values 0.25,0.5,1 --seeds 100 \
