@@ -8,11 +8,11 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from asyncmanifold import OrthoDC
+from asyncmanifold import OrthoDC, progress, runs
 from asyncmanifold.cli import main
 from asyncmanifold.config import load_config
 from asyncmanifold.printing import print_curves
-from asyncmanifold.progress import LiveBar, PlainLines, RunWatcher
+from asyncmanifold.progress import Display, LiveBar, PlainLines, RunWatcher
 from asyncmanifold.simulation import placement
 from asyncmanifold.tune import by_size, is_at_edge
 
@@ -272,6 +272,35 @@ def test_plain_lines_come_now_and_then_and_at_the_end(capsys, monkeypatch):
     assert len(lines) == 2
     assert lines[0].startswith("run: 3/3 updates, accuracy 0.250, staleness 4.0, ")
     assert lines[1] == "client 7 failed: loss became nan in epoch 1"
+
+
+def test_what_was_found_done_does_not_count_as_pace(capsys, monkeypatch):
+    clock = iter([0.0, *[1.0] * 3, *[5.0] * 3])  # at the start, and three times a line
+    monkeypatch.setattr(progress, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(PlainLines, "INTERVAL", 0.0)
+    shown = PlainLines("2 runs", 200, "updates")
+    shown.show(1)  # the first update of a new run
+    shown.show(109, found=100)  # a finished run was found meanwhile, and eight more updates made
+    assert capsys.readouterr().err.splitlines()[1] == "2 runs: 109/200 updates, 2/s, 0:46 left"
+
+
+def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch, tmp_path):
+    shown = Display()
+    seen = []
+    monkeypatch.setattr(shown, "show", lambda done, note="", found=0: seen.append((done, found)))
+    monkeypatch.setattr(runs, "display", lambda *_, **__: shown)
+
+    def run_all(configs, out, *, resume, workers, on_progress, on_end):
+        old, begun, new = configs
+        on_end(old, {"metric": "accuracy", "final": 0.5})
+        on_progress(begun, 5)  # four of its updates were there
+        on_progress(new, 1)
+        on_progress(new, 2)
+
+    monkeypatch.setattr(runs, "run_all", run_all)
+    configs = {(name,): load_config("digits", settings={"updates": "6"}) for name in ("old", "begun", "new")}
+    runs.run_shown(configs, tmp_path, resume=True, workers=1, quiet=True)
+    assert seen == [(6, 6), (11, 10), (12, 10), (13, 10)]
 
 
 def test_the_live_bar_shows_the_same(capsys):

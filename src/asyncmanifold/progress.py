@@ -18,8 +18,8 @@ class Display:
     def __exit__(self, *problem: object) -> None:
         return None
 
-    def show(self, done: int, note: str = "") -> None:
-        """Show that so much is done."""
+    def show(self, done: int, note: str = "", found: int = 0) -> None:
+        """Show that so much is done, of which so much was found done and says nothing about the pace."""
 
     def say(self, line: str) -> None:
         """Show a line that stays."""
@@ -44,9 +44,9 @@ class PlainLines(Display):
         self._pace = _Pace()
         self._printed = perf_counter()
 
-    def show(self, done: int, note: str = "") -> None:
+    def show(self, done: int, note: str = "", found: int = 0) -> None:
         """Print a line if the last one is some seconds old, or this is the end."""
-        self._pace.reach(done)
+        self._pace.reach(done, found)
         if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
             self._printed = perf_counter()
             place = f"{done:,}" if self._total is None else f"{done}/{self._total}"
@@ -83,9 +83,9 @@ class LiveBar(Display):
     def __exit__(self, *problem: object) -> None:
         self._progress.stop()
 
-    def show(self, done: int, note: str = "") -> None:
+    def show(self, done: int, note: str = "", found: int = 0) -> None:
         """Move the bar."""
-        self._pace.reach(done)
+        self._pace.reach(done, found)
         self._progress.update(self._task, completed=done, note=note + self._pace.note(self._total))
 
     def say(self, line: str) -> None:
@@ -133,11 +133,11 @@ class _Pace:
         self._done = 0
         self._rate = 0.0
 
-    def reach(self, done: int) -> None:
+    def reach(self, done: int, found: int) -> None:
         now = perf_counter()
         if self._first is None:
-            self._first = (now, done)
-        elapsed, made = now - self._first[0], done - self._first[1]
+            self._first = (now, done - found)
+        elapsed, made = now - self._first[0], done - found - self._first[1]
         self._rate = made / elapsed if elapsed > 0.02 else 0.0
         self._done = done
 

@@ -123,7 +123,8 @@ def run_shown(
     Without ``workers``, as many run side by side as there are cores. ``score`` is the key of a summary that
     is shown when a run ends.
     """
-    reached = dict.fromkeys(configs, 0)
+    reached: dict[Key, int] = {}
+    found: dict[Key, int] = {}  # what an earlier call had made of a run
     failures: list[str] = []
     total = sum(config.run.updates for config in configs.values())
     title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
@@ -131,7 +132,8 @@ def run_shown(
 
         def on_progress(key: Key, update: int) -> None:
             reached[key] = update
-            shown.show(sum(reached.values()), "")
+            found.setdefault(key, update - 1)
+            shown.show(sum(reached.values()), found=sum(found.values()))
 
         def on_end(key: Key, ended: Summary | BaseException) -> None:
             name = ", ".join(key)
@@ -142,6 +144,7 @@ def run_shown(
                 shown.say(failures[-1])
                 return
             shown.say(f"{name}: {score} {ended['metric']} {_number(ended[score])}")
+            found.setdefault(key, configs[key].run.updates)
             on_progress(key, configs[key].run.updates)
 
         summaries = run_all(
