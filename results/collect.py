@@ -174,16 +174,22 @@ def losses(scene: dict[str, Any]) -> list[str]:
 
 def local_epochs(out: Path) -> str:
     """Return the accuracy by local epochs as a table, beside the paper's, and draw it."""
-    found = {
-        epochs: json.loads(file.read_text())["methods"]
-        for epochs in EPOCHS
-        if (file := out / f"local-epochs-{epochs}" / "compare.json").exists()
-    }
-    if len(found) < len(EPOCHS):
+    ours: dict[str, list[float]] = {}
+    for start in ("", "-on-chord"):
+        files = [out / f"local-epochs-{epochs}{start}" / "compare.json" for epochs in EPOCHS]
+        if not all(file.exists() for file in files):
+            continue
+        found = [json.loads(file.read_text())["methods"] for file in files]
+        ours |= {f"{m}{start}": [100 * methods[m]["final"]["mean"] for methods in found] for m in found[0]}
+    if not ours:
         return ""
-    ours = {m: [100 * found[k][m]["final"]["mean"] for k in EPOCHS] for m in found[EPOCHS[0]]}
     (HERE / "local-epochs.svg").write_text(standalone_svg(epochs_figure(ours)))
-    rows = [[m, *percent(values, 1.0), *percent(PAPER["local-epochs"][m], 1.0)] for m, values in ours.items()]
+    paper = PAPER["local-epochs"]
+    blank = ["–"] * len(EPOCHS)
+    rows = [
+        [m, *percent(values, 1.0), *(percent(paper[m], 1.0) if m in paper else blank)]
+        for m, values in ours.items()
+    ]
     return markdown(["method", *(f"K = {k}" for k in EPOCHS), *(f"paper: K = {k}" for k in EPOCHS)], rows)
 
 

@@ -56,11 +56,14 @@ on_chord() { # the curve that the ablation found best, at full length and on thr
   asyncmanifold compare "$out/on-chord-tune/tuned.toml" "${settings[@]}" --methods $some --seeds 0,1,2 \
     --out "$out/on-chord" --resume
 }
-local_epochs() {
+local_epochs() { # and with curves started on the chord, at their own learning rates
   for epochs in 1 2 5 10; do
-    compare femnist-mini femnist.npz "local-epochs-$epochs" 0 --set updates=64 --set evaluate_every=16 \
-      --set channels_last=true --methods fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncbezier,asyncbezier-ed \
-      --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2))
+    settings=(--set updates=64 --set evaluate_every=16 --set channels_last=true
+      --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2)))
+    compare femnist-mini femnist.npz "local-epochs-$epochs" 0 "${settings[@]}" \
+      --methods fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncbezier,asyncbezier-ed
+    compare on-chord femnist.npz "local-epochs-$epochs-on-chord" 0 "${settings[@]}" --set interior_start=chord \
+      --methods asyncbezier,asyncbezier-ed
   done
 }
 long_jobs() { # one seed: a run with curves takes half an hour
