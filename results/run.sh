@@ -50,11 +50,10 @@ ablation() {
 }
 on_chord() { # the curve that the ablation found best, at full length and on three seeds
   some=asyncbezier,asyncbezier-ed
-  settings=(--data "$data/femnist.npz" --set interior_start=chord --set channels_last=true)
-  asyncmanifold tune femnist-mini "${settings[@]}" --method $some --values 0.25,0.5,1 --seeds 100 \
-    --out "$out/on-chord-tune" --resume
-  asyncmanifold compare "$out/on-chord-tune/tuned.toml" "${settings[@]}" --methods $some --seeds 0,1,2 \
-    --out "$out/on-chord" --resume
+  settings=(--set interior_start=chord --set channels_last=true)
+  asyncmanifold tune femnist-mini --data "$data/femnist.npz" --method $some --values 0.25,0.5,1 --seeds 100 \
+    --out "$out/on-chord-tune" --resume "${settings[@]}"
+  compare on-chord femnist.npz on-chord 0,1,2 --methods $some "${settings[@]}"
 }
 local_epochs() { # and with curves started on the chord, at their own learning rates
   for epochs in 1 2 5 10; do

@@ -148,7 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
     landscape.add_argument(
         "--workers", type=_positive, default=1, help="processes that train (default: %(default)s)"
     )
-    landscape.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_quiet(landscape)
     landscape.set_defaults(command=landscape_command)
 
     _add_theory(
@@ -184,7 +184,7 @@ def _add_theory(theory: argparse.ArgumentParser) -> None:
         help="the directory to write to (default: %(default)s)",
     )
     theory.add_argument("--json", action="store_true", help="print the slopes as JSON for scripts")
-    theory.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_quiet(theory)
     theory.set_defaults(command=theory_command)
 
 
@@ -201,7 +201,7 @@ def _add_data(data: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=".npz, or .jsonl(.gz) for shakespeare"
     )
-    prepare.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    _add_quiet(prepare)
     prepare.set_defaults(command=prepare_command)
 
 
@@ -220,6 +220,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="override any configuration key, by its name or its path; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON for scripts")
+    _add_quiet(parser)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
 
 
