@@ -39,7 +39,8 @@ def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
     tables |= {"curved": curved(out), "landscape": landscapes(out)}
-    tables |= {name: comparison(out, name) for name in ("on-chord", "long-jobs", "tunnels")}
+    tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels")}
+    tables |= {"long-jobs": long_jobs(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -250,6 +251,14 @@ def comparison(out: Path, name: str) -> str:
         for method, row in json.loads(file.read_text())["methods"].items()
     ]
     return markdown(["method", *(["η_g"] if rates else []), "final %", "best %", "T_e", "Gini ×100"], rows)
+
+
+def long_jobs(out: Path) -> str:
+    """Return the scores of the longer jobs, and keep the figure of how they came about."""
+    table = comparison(out, "long-jobs")
+    if table:
+        keep(out / "long-jobs" / "figures" / "score-updates.svg", "long-jobs/score-updates.svg")
+    return table
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

@@ -68,6 +68,7 @@ local_epochs() { # and with curves started on the chord, at their own learning r
 long_jobs() { # one seed: a run with curves takes half an hour
   asyncmanifold compare "$here/long-jobs.toml" --data "$data/femnist.npz" \
     --methods "$(methods_of "$here/long-jobs.toml")" --seeds 0 --out "$out/long-jobs" --resume
+  asyncmanifold report "$out/long-jobs"
 }
 curved() { # spaces that a model needs, against flat ones; no data file
   for scenario in sphere hyperbolic; do
