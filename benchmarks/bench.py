@@ -142,7 +142,7 @@ def tabulate(figures: list[Figure], title: str = "Speed and memory", caption: st
 
 
 def write(figures: list[Figure]) -> None:
-    from asyncmanifold.trace import write_json  # imports torch: not before everything is measured
+    from asyncmanifold.files import write_json
 
     OUTPUT.parent.mkdir(exist_ok=True)
     values = {figure.key: round(figure.value, 4) for figure in figures}

@@ -23,7 +23,7 @@ from peers.problem import BATCH_SIZE, BUFFER_SIZE, CLIENTS, CONCURRENCY, SIZES, 
 from rich.console import Console
 from rich.table import Table
 
-from asyncmanifold.trace import write_json
+from asyncmanifold.files import write_json
 
 BUILD = HERE.parents[1] / "build"
 OUTPUT = BUILD / "peers.json"

@@ -7,7 +7,7 @@ import tomli_w
 
 from asyncmanifold import METHODS, Bezier, Buffer, DelayCompensation, Distance, Hinge, Method, OrthoDC
 from asyncmanifold.config import config_tree, load_config, method_names, scenario_names
-from asyncmanifold.tables import ConfigError
+from asyncmanifold.errors import InputError
 
 
 def write(tmp_path, text: str) -> str:
@@ -118,7 +118,7 @@ def test_a_part_can_be_replaced_and_unset_from_the_command_line():
 )
 def test_a_bad_scenario_is_one_line_with_its_place(tmp_path, text, problem):
     path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(InputError) as error:
         load_config(path, "fedasync")
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
@@ -135,7 +135,7 @@ def test_a_bad_scenario_is_one_line_with_its_place(tmp_path, text, problem):
     ],
 )
 def test_a_bad_setting_is_one_line(settings, problem):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(InputError) as error:
         load_config("digits", "asyncbezier", settings=settings)
     assert problem in str(error.value)
     assert "\n" not in str(error.value)
@@ -150,17 +150,17 @@ def test_what_is_unset_stays_unset(tmp_path):
 
 
 def test_a_name_that_fits_several_keys_asks_for_more():
-    with pytest.raises(ConfigError, match=r"method.penalty.warmup, method.adaptive_epochs.warmup"):
+    with pytest.raises(InputError, match=r"method.penalty.warmup, method.adaptive_epochs.warmup"):
         load_config("digits", "asyncfeded", settings={"warmup": "3"})
     config = load_config("digits", "asyncfeded", settings={"penalty.warmup": "3"})
     assert config.method.penalty == Distance(1.0, warmup=3)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"none.toml: No such file"):
+    with pytest.raises(InputError, match=r"none.toml: No such file"):
         load_config(str(tmp_path / "none.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not a UTF-8 text file"):
+    with pytest.raises(InputError, match="not a UTF-8 text file"):
         load_config(str(tmp_path / "binary.toml"))
 
 

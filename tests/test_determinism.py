@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from asyncmanifold import METHODS, Averaging, Schedule, simulate
+from asyncmanifold.files import load_tensors
 from asyncmanifold.simulation.executors import InlineExecutor
-from asyncmanifold.trace import load_tensors
 from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]

@@ -8,9 +8,9 @@ import torch
 
 from asyncmanifold import METHODS, Averaging, Schedule, Task, absorb, simulate
 from asyncmanifold.client.training import Trainer
+from asyncmanifold.errors import RunError
 from asyncmanifold.server.protocol import Job, ServerState
 from asyncmanifold.server.step import flush
-from asyncmanifold.simulation.engine import Stalled
 from asyncmanifold.simulation.schedules import ConstantLatency
 from asyncmanifold.vectors import FlatModel
 from tiny import CLOCK, TRAINING, make_model, make_run, make_task, of_kind
@@ -132,7 +132,7 @@ def test_clients_join_late_and_leave_for_good():
 
 def test_a_run_without_clients_left_says_so():
     schedule = replace(CLOCK, leave_fraction=1.0, leave_by=1.0)
-    with pytest.raises(Stalled, match="no client is left"):
+    with pytest.raises(RunError, match="no client is left"):
         run("asyncsgd", schedule, updates=1000)
 
 
@@ -146,7 +146,7 @@ def test_a_loss_that_is_not_a_number_is_reported_and_the_run_goes_on():
 
 
 def test_a_run_in_which_nothing_is_accepted_ends():
-    with pytest.raises(Stalled, match="no update was accepted in 100 arrivals, the last: loss became nan"):
+    with pytest.raises(RunError, match="no update was accepted in 100 arrivals, the last: loss became nan"):
         run(task=make_task(broken=(0, 1, 2, 3, 4)))
 
 

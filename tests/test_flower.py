@@ -8,7 +8,8 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from asyncmanifold import METHODS, Method, simulate
-from asyncmanifold.flower import AsyncServer, Policy, Stopped
+from asyncmanifold.errors import RunError
+from asyncmanifold.flower import AsyncServer, Policy
 from asyncmanifold.flower.codec import ARRAYS, METRICS, arrays_of
 from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.report import write_report
@@ -264,7 +265,7 @@ def test_weights_are_shares_of_those_present(tmp_path):
 
 def test_a_run_waits_for_nodes_and_then_says_so(tmp_path):
     grid = LocalGrid({})
-    with pytest.raises(Stopped, match=r"no node was there for 0.05 s"):
+    with pytest.raises(RunError, match=r"no node was there for 0.05 s"):
         start(grid, out=tmp_path / "run")
     grid = LocalGrid({100: honest(TASK, 0)})
     start(grid, updates=3, out=tmp_path / "other")
@@ -272,7 +273,7 @@ def test_a_run_waits_for_nodes_and_then_says_so(tmp_path):
 
 def test_a_run_of_failures_alone_stops(tmp_path):
     policy = replace(QUICK, patience=1000)
-    with pytest.raises(Stopped, match="no update was accepted in 100 replies"):
+    with pytest.raises(RunError, match="no update was accepted in 100 replies"):
         start(LocalGrid({1: raising}), policy=policy, out=tmp_path / "run")
 
 

@@ -14,10 +14,10 @@ import torch
 from asyncmanifold import METHODS, Bezier, Buffer, Task, simulate
 from asyncmanifold.cli import main
 from asyncmanifold.config import Config
+from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.measure import measure
 from asyncmanifold.landscape.plane import Plane, draw_sample, sample_size, square_around
 from asyncmanifold.landscape.replay import (
-    LandscapeError,
     choose_update,
     corrected_offsets,
     differs,
@@ -153,11 +153,11 @@ def test_the_default_is_in_the_middle_and_stale_where_it_must_be():
     assert choose_update(updates, None, is_curve=True)["update"] == 6
     assert choose_update(updates[:4], None, is_curve=False)["update"] == 2
     assert choose_update([*updates[:1], updates[3]], None, is_curve=False)["update"] == 1
-    with pytest.raises(LandscapeError, match="none is stale"):
+    with pytest.raises(InputError, match="none is stale"):
         choose_update(updates[3:4], None, is_curve=False)
-    with pytest.raises(LandscapeError, match="--update 4: straight and not stale"):
+    with pytest.raises(InputError, match="--update 4: straight and not stale"):
         choose_update(updates, 4, is_curve=False)
-    with pytest.raises(LandscapeError, match="--update 12: the run has updates 1 to 11"):
+    with pytest.raises(InputError, match="--update 12: the run has updates 1 to 11"):
         choose_update(updates, 12, is_curve=True)
 
 
@@ -288,9 +288,7 @@ def test_a_line_without_drift_has_no_plane():
     config = replace(make_config(), training=replace(TRAINING, curve_epochs=0))
     moment = moment_of(config, update=1)
     assert moment.record["staleness"] == 0
-    with pytest.raises(
-        LandscapeError, match=r"^update 1 is a straight line .* choose another with --update$"
-    ):
+    with pytest.raises(InputError, match=r"^update 1 is a straight line .* choose another with --update$"):
         measure(config, make_task(), moment, grid=4, examples=10)
 
 

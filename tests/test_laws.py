@@ -27,11 +27,11 @@ from asyncmanifold import (
     Update,
     absorb,
 )
+from asyncmanifold.files import load_tensors, save_tensors
 from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, Penalty
 from asyncmanifold.server.protocol import Average, Pending, state_from_file, state_to_file
 from asyncmanifold.server.step import flush
-from asyncmanifold.trace import load_tensors, save_tensors
 from asyncmanifold.vectors import Buffers
 
 PARTS = {

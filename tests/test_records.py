@@ -10,15 +10,10 @@ from safetensors.torch import load_file
 
 from asyncmanifold import simulate
 from asyncmanifold.compare import tabulate, write_table
-from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
-from asyncmanifold.trace import (
-    FileTrace,
-    load_tensors,
-    read_trace,
-    save_tensors,
-    write_atomically,
-    write_json,
-)
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import load_tensors, save_tensors, write_atomically, write_json
+from asyncmanifold.simulation.directory import RunDirectory
+from asyncmanifold.trace import FileTrace, read_trace
 from tiny import TRAINING, make_model, make_run, make_task
 
 SUMMARY_KEYS = {
@@ -75,13 +70,13 @@ def test_a_finished_run_is_not_run_again(finished):
 
 def test_a_directory_with_a_run_is_refused(finished):
     out, _ = finished
-    with pytest.raises(DirectoryError, match="holds a run already"):
+    with pytest.raises(InputError, match="holds a run already"):
         simulate(make_task(), training=TRAINING, run=make_run(12), out=out)
 
 
 def test_a_resume_with_another_configuration_is_refused(finished):
     out, _ = finished
-    with pytest.raises(DirectoryError, match=r"run.updates is 12 there, 13 here"):
+    with pytest.raises(InputError, match=r"run.updates is 12 there, 13 here"):
         simulate(make_task(), training=TRAINING, run=make_run(13, target=0.1), out=out, resume=True)
 
 
@@ -89,19 +84,19 @@ def test_a_damaged_checkpoint_is_said(finished):
     out, _ = finished
     (out / "summary.json").unlink()  # as if it had been interrupted
     (out / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
-    with pytest.raises(DirectoryError, match="damaged, remove it to start over"):
+    with pytest.raises(InputError, match="damaged, remove it to start over"):
         simulate(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(DirectoryError, match="not empty and no run"):
+    with pytest.raises(InputError, match="not empty and no run"):
         RunDirectory(tmp_path, {}, resume=True)
 
 
 def test_a_path_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DirectoryError, match="File exists"):
+    with pytest.raises(InputError, match="File exists"):
         RunDirectory(tmp_path / "file", {}, resume=False)
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncmanifold import Schedule, Shares, Task, simulate
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Point
 from asyncmanifold.server.protocol import Job
-from asyncmanifold.simulation.executors import ExecutorError, InlineExecutor, Workshop
+from asyncmanifold.simulation.executors import InlineExecutor, Workshop
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel
@@ -109,7 +110,7 @@ def test_more_tensors_than_open_files_are_one_line_and_shares_are_none_of_them()
     try:
         shared = replace(task, clients=Shares(inputs, targets, parts))
         assert simulate(shared, "fedasync", run=make_run(3), executor="process").summary["updates"] == 3
-        with pytest.raises(ExecutorError, match=r"more tensors than files may be open.*clients Shares"):
+        with pytest.raises(InputError, match=r"more tensors than files may be open.*clients Shares"):
             simulate(task, "fedasync", run=make_run(3), executor="process")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

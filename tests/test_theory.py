@@ -13,6 +13,7 @@ import torch
 from asyncmanifold import METHODS, LocalTraining, OrthoDC, Run, simulate
 from asyncmanifold.cli import main
 from asyncmanifold.client.curved import curve
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier
 from asyncmanifold.seeding import torch_seed
 from asyncmanifold.theory.constants import (
@@ -30,7 +31,7 @@ from asyncmanifold.theory.measure import SCHEDULE, GradientProbe, drift_and_reac
 from asyncmanifold.theory.printing import print_findings
 from asyncmanifold.theory.problems import PROBLEMS, Known, Stream, eigenvector, regression
 from asyncmanifold.theory.slope import log_slope
-from asyncmanifold.theory.study import COVERED, TheoryError, chosen_setting, study_convergence
+from asyncmanifold.theory.study import COVERED, chosen_setting, study_convergence
 from asyncmanifold.vectors import FlatModel
 
 every_problem = pytest.mark.parametrize("problem", [make() for make in PROBLEMS.values()], ids=PROBLEMS)
@@ -395,7 +396,7 @@ def test_only_methods_that_the_theorem_covers_are_taken():
         method = METHODS[name]
         assert method.buffer is None
         assert method.penalty.scale(2.0, 1.0, 50) == 1.0
-    with pytest.raises(TheoryError, match="fedbuff"):
+    with pytest.raises(InputError, match="fedbuff"):
         study_convergence("fedbuff", [8, 16], [0, 1], None)
 
 

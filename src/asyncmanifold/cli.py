@@ -12,6 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
+from asyncmanifold.errors import AsyncManifoldError, InputError
+
 INTERRUPTED = 130
 
 DESCRIPTION = "Asynchronous federated optimisation: compare methods, run them, resume them."
@@ -37,10 +39,6 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-class UsageError(Exception):
-    """A call that cannot be carried out; one line says why."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = build_parser()
@@ -54,11 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads on; do not complain at exit
         return 1
-    except Exception as error:
-        if _is_expected(error):
-            print(f"asyncmanifold: {error}", file=sys.stderr)
-            return 2 if isinstance(error, (UsageError, ValueError)) else 1
-        raise
+    except AsyncManifoldError as error:
+        print(f"asyncmanifold: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -274,9 +270,9 @@ def _read_replay(path: Path) -> list[dict[str, Any]]:
     try:
         return recorded_updates(read_trace(path))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise UsageError(f"{path}: no trace that can be replayed: {error}") from error
+        raise InputError(f"{path}: no trace that can be replayed: {error}") from error
 
 
 def compare_command(options: argparse.Namespace) -> int:
@@ -336,31 +332,25 @@ def report_command(options: argparse.Namespace) -> int:
     """Write the page, tables and figures about finished runs."""
     from asyncmanifold.report import write_report
 
-    try:
-        page = write_report(options.directory, options.out)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    page = write_report(options.directory, options.out)
     print(f"report: {page}")
     return 0
 
 
 def landscape_command(options: argparse.Namespace) -> int:
     """Repeat a run up to one update and write the page about the loss around it."""
-    from asyncmanifold.landscape import LandscapeError, draw_landscape
+    from asyncmanifold.landscape import draw_landscape
 
-    try:
-        page = draw_landscape(
-            options.directory,
-            update=options.update,
-            grid=options.grid,
-            examples=options.examples,
-            out=options.out,
-            data=options.data,
-            workers=options.workers,
-            quiet=options.quiet,
-        )
-    except LandscapeError as error:
-        raise UsageError(str(error)) from error
+    page = draw_landscape(
+        options.directory,
+        update=options.update,
+        grid=options.grid,
+        examples=options.examples,
+        out=options.out,
+        data=options.data,
+        workers=options.workers,
+        quiet=options.quiet,
+    )
     if not options.quiet:
         print(f"landscape: {page}")
     return 0
@@ -368,14 +358,11 @@ def landscape_command(options: argparse.Namespace) -> int:
 
 def theory_command(options: argparse.Namespace) -> int:
     """Measure gradient norms in runs of growing length and set them against the theorem's bound."""
-    from asyncmanifold.theory import TheoryError, study_convergence
+    from asyncmanifold.theory import study_convergence
     from asyncmanifold.theory.printing import print_findings
 
     quiet = options.quiet or options.json
-    try:
-        findings = study_convergence(options.method, options.lengths, options.seeds, options.out, quiet=quiet)
-    except TheoryError as error:
-        raise UsageError(str(error)) from error
+    findings = study_convergence(options.method, options.lengths, options.seeds, options.out, quiet=quiet)
     if options.json:
         print(json.dumps([finding.brief() for finding in findings], indent=2))
     elif not options.quiet:
@@ -389,10 +376,7 @@ def prepare_command(options: argparse.Namespace) -> int:
     from asyncmanifold.sources import prepare
 
     with display(options.dataset, None, quiet=options.quiet, unit="read") as shown:
-        try:
-            line = prepare(options.dataset, options.source, options.out, lambda done, _: shown.show(done))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        line = prepare(options.dataset, options.source, options.out, lambda done, _: shown.show(done))
     if not options.quiet:
         print(f"{line}: {options.out}")
     return 0
@@ -417,7 +401,7 @@ def _run_many(
 
     if not options.resume and (taken := [key for key in configs if run_directory(out, key).exists()]):
         held = ", ".join(taken[0])
-        raise UsageError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
+        raise InputError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
     quiet = options.quiet or options.json
     with _resumable(out):
         summaries, failures = run_shown(
@@ -441,32 +425,20 @@ def _resumable(out: Path) -> Iterator[None]:
 def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each method: those whose key it has. Each must go to one method at least."""
     from asyncmanifold.config import find_key, load_config
-    from asyncmanifold.tables import ConfigError
 
     plain = {method: load_config(options.scenario, method) for method in methods}
     fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
     for key, value in options.settings:
-        problem: ConfigError | None = None
+        problem: InputError | None = None
         for method, config in plain.items():
             try:
                 find_key(config, key)
                 fitting[method][key] = value
-            except ConfigError as error:
+            except InputError as error:
                 problem = error
         if problem is not None and not any(key in settings for settings in fitting.values()):
             raise problem
     return fitting
-
-
-def _is_expected(error: Exception) -> bool:
-    """Whether an error is one that a user can mend, to be told in one line."""
-    from asyncmanifold.simulation.directory import DirectoryError
-    from asyncmanifold.simulation.engine import Stalled
-    from asyncmanifold.simulation.executors import ExecutorError, WorkerDied
-    from asyncmanifold.tables import ConfigError
-
-    expected = (UsageError, ConfigError, DirectoryError, ExecutorError, Stalled, WorkerDied, OSError)
-    return isinstance(error, expected)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.summary import Summary, mean_and_deviation
-from asyncmanifold.trace import write_atomically, write_json
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import InputError
 from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.simulation.engine import Run
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.tables import (
-    ConfigError,
     Tree,
     build,
     build_part,
@@ -44,7 +44,7 @@ class Config:
         try:
             return self.task.build(self.run.seed)
         except ValueError as error:
-            raise ConfigError(f"task: {error}") from error
+            raise InputError(f"task: {error}") from error
 
 
 SECTIONS = ("task", "method", "training", "schedule", "run")
@@ -83,7 +83,7 @@ def load_config(
     config = _build_config(tree, name, method_name, where)
     if data is not None:
         if "data" not in {field.name for field in fields(cast(Any, config.task))}:
-            raise ConfigError(f"scenario {name} takes no --data: its data comes with it")
+            raise InputError(f"scenario {name} takes no --data: its data comes with it")
         config = _with_value(config, ["task", "data"], data, "--data")
     for key, value in (settings or {}).items():
         config = with_setting(config, key, value)
@@ -126,7 +126,7 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
     elif scenario.endswith(".toml"):
         where, tree = scenario, read_toml(scenario)
     else:
-        raise ConfigError(f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(presets)}")
+        raise InputError(f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(presets)}")
     check_keys(tree, (*SECTIONS, *LABELS, "methods"), where)
     return tree, where
 
@@ -147,9 +147,9 @@ def find_key(config: Config, key: str) -> list[str]:
         return found[0]
     if found:
         choices = ", ".join(".".join(path) for path in found)
-        raise ConfigError(f"--set {key}: could be any of {choices}")
+        raise InputError(f"--set {key}: could be any of {choices}")
     names = sorted({path[-1] for path in keys})
-    raise ConfigError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
+    raise InputError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
 
 
 def _keys(config: Config) -> Iterator[list[str]]:
@@ -183,12 +183,12 @@ def _method_overlay(method: str, composed: Tree, where: str) -> tuple[str, Tree]
     if method.endswith(".toml"):
         return Path(method).stem, read_toml(method)
     if method not in METHODS and method not in composed:
-        raise ConfigError(
+        raise InputError(
             f"unknown method {method!r} in {where}{suggestion(method, _known_methods(composed))}"
         )
     overlay = composed.get(method, {})
     if not isinstance(overlay, dict):
-        raise ConfigError(f"{where}: methods.{method} must be a table")
+        raise InputError(f"{where}: methods.{method} must be a table")
     return method, dict(overlay)
 
 

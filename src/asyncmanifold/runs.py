@@ -13,13 +13,12 @@ from time import perf_counter
 from typing import Any
 
 from asyncmanifold.config import Config, config_tree
+from asyncmanifold.errors import InputError
 from asyncmanifold.progress import display
-from asyncmanifold.simulation.directory import DirectoryError
 from asyncmanifold.simulation.placement import Placement
 from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
 from asyncmanifold.simulation.runner import Observer, simulate
 from asyncmanifold.summary import Summary
-from asyncmanifold.tables import ConfigError
 from asyncmanifold.trace import Record
 
 Key = tuple[str, ...]
@@ -137,7 +136,7 @@ def run_shown(
 
         def on_end(key: Key, ended: Summary | BaseException) -> None:
             name = ", ".join(key)
-            if isinstance(ended, (ConfigError, DirectoryError)):
+            if isinstance(ended, InputError):
                 raise ended  # wrong input, the same for every run
             if isinstance(ended, BaseException):
                 failures.append(f"{name}: {ended or type(ended).__name__}")

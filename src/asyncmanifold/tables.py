@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import EMBEDDINGS
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import BUFFERS
@@ -54,10 +55,6 @@ PARTS: dict[str, Mapping[str, type[Any]]] = {
 """The classes that a part can name, by the key that holds it."""
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be run; one line says what, where, and what is allowed."""
-
-
 def to_tree(value: Any) -> Any:
     """Return a dataclass as a table: parts with their names, nothing for what is not set by default."""
     if not is_dataclass(value) or isinstance(value, type):
@@ -76,7 +73,7 @@ def to_tree(value: Any) -> Any:
 def build(cls: type[Any], table: Any, where: str) -> Any:
     """Return an instance of a dataclass made from a table."""
     if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
+        raise InputError(f"{where} must be a table")
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]
     check_keys(table, names, where)
@@ -89,23 +86,23 @@ def build(cls: type[Any], table: Any, where: str) -> Any:
         and field.name not in values
     ]
     if required:
-        raise ConfigError(f"{where}: {cls.__name__} needs {', '.join(required)}")
+        raise InputError(f"{where}: {cls.__name__} needs {', '.join(required)}")
     try:
         return cls(**values)
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {error}") from error
 
 
 def build_part(key: str, value: Any, where: str) -> Any:
     """Return the part that a key's name or table describes."""
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a name or a table")
+        raise InputError(f"{where} must be a name or a table")
     choices = PARTS[key]
     name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
     if not isinstance(name, str) or name not in choices:
         said = "needs a name" if name is None else f"has no part {name!r}"
-        raise ConfigError(f"{where} {said}: allowed are {', '.join(choices)}")
+        raise InputError(f"{where} {said}: allowed are {', '.join(choices)}")
     return build(choices[name], {k: v for k, v in table.items() if k != "name"}, where)
 
 
@@ -114,7 +111,7 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     if value == "none" and hint is not str and "none" not in get_args(hint):
         if NoneType in get_args(hint):
             return None
-        raise ConfigError(f"{where} must have a value")
+        raise InputError(f"{where} must have a value")
     if key in PARTS:
         return build_part(key, value, where)
     if get_origin(hint) in (Union, UnionType):
@@ -122,12 +119,12 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             allowed = ", ".join(repr(choice) for choice in get_args(hint))
-            raise ConfigError(f"{where} = {value!r}: must be one of {allowed}")
+            raise InputError(f"{where} = {value!r}: must be one of {allowed}")
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
-        raise ConfigError(f"{where} = {value!r}: must be {_TYPE_WORDS.get(hint, hint.__name__)}")
+        raise InputError(f"{where} = {value!r}: must be {_TYPE_WORDS.get(hint, hint.__name__)}")
     return value
 
 
@@ -138,7 +135,7 @@ def check_keys(table: Tree, allowed: list[str] | tuple[str, ...], where: str) ->
     """Refuse a table with a key that is not allowed."""
     for key in table:
         if key not in allowed:
-            raise ConfigError(f"{where}: unknown key {key!r}{suggestion(key, list(allowed))}")
+            raise InputError(f"{where}: unknown key {key!r}{suggestion(key, list(allowed))}")
 
 
 def suggestion(word: str, choices: list[str]) -> str:
@@ -169,9 +166,9 @@ def read_toml(path: str) -> Tree:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a UTF-8 text file") from error
+        raise InputError(f"{path}: not a UTF-8 text file") from error
     return parse_toml(text, path)
 
 
@@ -181,4 +178,4 @@ def parse_toml(text: str, where: str) -> Tree:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         end = f"at line {max(1, len(text.splitlines()))}, the end"
-        raise ConfigError(f"{where}: {error}".replace("at end of document", end)) from error
+        raise InputError(f"{where}: {error}".replace("at end of document", end)) from error

@@ -9,10 +9,11 @@ from typing import Any
 import tomli_w
 
 from asyncmanifold.config import Config, find_key, read_scenario, with_setting
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.runs import Key
 from asyncmanifold.summary import Summary, mean_and_deviation
-from asyncmanifold.tables import ConfigError, parse_value
-from asyncmanifold.trace import write_atomically, write_json
+from asyncmanifold.tables import parse_value
 
 Curves = dict[str, list[dict[str, Any]]]
 """By method: each value tried, with the mean and standard deviation of its score over seeds."""
@@ -24,7 +25,7 @@ def multiples(config: Config, key: str, factors: Sequence[float]) -> list[str]:
     for name in find_key(config, key):
         value = getattr(value, name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ConfigError(f"--factors: {key} is {value!r} and has no multiples; use --values")
+        raise InputError(f"--factors: {key} is {value!r} and has no multiples; use --values")
     return [f"{value * factor:g}" for factor in factors]
 
 

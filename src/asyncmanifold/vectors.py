@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.spaces import space_of
 
 
@@ -48,10 +49,10 @@ class FlatModel:
         self.module = module
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         if not self._parameters:
-            raise ValueError(f"model {type(module).__name__} has no trainable parameters")
+            raise InputError(f"model {type(module).__name__} has no trainable parameters")
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and parameter.dtype != torch.float32:
-                raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
+                raise InputError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
         self.vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         for parameter, part in zip(self._parameters, self.parts(self.vector), strict=True):
             parameter.data = part

@@ -16,8 +16,8 @@ from processes import descendants, is_alive, trainers
 
 from asyncmanifold import simulate
 from asyncmanifold.cli import main
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.simulation import ray_workers
-from asyncmanifold.simulation.executors import ExecutorError, WorkerDied
 from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
 pytestmark = pytest.mark.filterwarnings(
@@ -92,7 +92,7 @@ def end_process(outputs, targets):
 
 
 def test_a_job_that_kills_every_worker_ends_the_run(cluster):
-    with pytest.raises(WorkerDied, match=r"job \d of client \d lost its Ray worker 3 times"):
+    with pytest.raises(RunError, match=r"job \d of client \d lost its Ray worker 3 times"):
         simulate(replace(make_task(), loss=end_process), **on(cluster, workers=1))
 
 
@@ -109,21 +109,21 @@ def test_an_error_in_a_worker_is_shown_as_it_is(cluster):
 
 def test_what_cannot_be_sent_is_refused(tmp_path, cluster):
     task = replace(make_task(), metrics={"locked": threading.Lock().acquire})
-    with pytest.raises(ExecutorError, match="a task for Ray must be picklable"):
+    with pytest.raises(InputError, match="a task for Ray must be picklable"):
         simulate(task, out=tmp_path, **on(cluster))
     assert list(tmp_path.iterdir()) == []  # free for another try
 
 
 def test_workers_of_another_version_are_refused(cluster, monkeypatch):
     monkeypatch.setattr(ray_workers, "own_versions", lambda: {"torch": "1.0"})
-    with pytest.raises(ExecutorError, match=r"a Ray worker has .*must have {'torch': '1.0'}"):
+    with pytest.raises(InputError, match=r"a Ray worker has .*must have {'torch': '1.0'}"):
         simulate(make_task(), **on(cluster, workers=1))
 
 
 def test_nobody_waits_for_ever_for_a_worker(cluster, monkeypatch):
     monkeypatch.setattr(ray_workers, "START_SECONDS", 0.01)
     with pytest.raises(
-        WorkerDied, match=r"no Ray worker started within 0.01 s.*the cluster has \d+ and others"
+        RunError, match=r"no Ray worker started within 0.01 s.*the cluster has \d+ and others"
     ):
         simulate(make_task(), **on(cluster))
 

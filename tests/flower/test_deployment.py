@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from asyncmanifold.trace import load_tensors
+from asyncmanifold.files import load_tensors
 from conftest import METHODS, QUICK, assert_replayed, finish, trace, until
 from tiny import of_kind
 

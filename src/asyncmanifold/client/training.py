@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Tunnel
 from asyncmanifold.seeding import Purpose, derive, torch_seed
 from asyncmanifold.server.protocol import Job, Update
@@ -49,19 +50,19 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         if self.point_epochs < 1:
-            raise ValueError(f"LocalTraining(point_epochs={self.point_epochs}) must be at least 1")
+            raise InputError(f"LocalTraining(point_epochs={self.point_epochs}) must be at least 1")
         if self.curve_epochs < 0:
-            raise ValueError(f"LocalTraining(curve_epochs={self.curve_epochs}) must be at least 0")
+            raise InputError(f"LocalTraining(curve_epochs={self.curve_epochs}) must be at least 0")
         if self.batch_size < 1:
-            raise ValueError(f"LocalTraining(batch_size={self.batch_size}) must be at least 1")
+            raise InputError(f"LocalTraining(batch_size={self.batch_size}) must be at least 1")
         if self.optimizer not in ("adam", "sgd"):
-            raise ValueError(f"LocalTraining(optimizer={self.optimizer!r}) must be 'adam' or 'sgd'")
+            raise InputError(f"LocalTraining(optimizer={self.optimizer!r}) must be 'adam' or 'sgd'")
         if not 0.0 < self.local_lr < float("inf"):
-            raise ValueError(f"LocalTraining(local_lr={self.local_lr}) must be above 0 and finite")
+            raise InputError(f"LocalTraining(local_lr={self.local_lr}) must be above 0 and finite")
         if not 0.0 <= self.proximal < float("inf"):
-            raise ValueError(f"LocalTraining(proximal={self.proximal}) must be at least 0 and finite")
+            raise InputError(f"LocalTraining(proximal={self.proximal}) must be at least 0 and finite")
         if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"LocalTraining(momentum={self.momentum}) must be in [0, 1)")
+            raise InputError(f"LocalTraining(momentum={self.momentum}) must be in [0, 1)")
 
 
 class NonFiniteLoss(Exception):  # noqa: N818 - an outcome, not an error

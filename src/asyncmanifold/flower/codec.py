@@ -17,6 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import Tensor
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.protocol import Job, Rejected, Update
 from asyncmanifold.tables import build, build_part, to_tree
@@ -75,7 +76,7 @@ def read_job(message: Message) -> Order:
     """Return the job that a message asks for."""
     content = message.content
     if ORDER not in content.config_records:
-        raise ValueError("this message was not sent by an asyncmanifold server: it has no job")
+        raise InputError("this message was not sent by an asyncmanifold server: it has no job")
     what: dict[str, Any] = json.loads(str(content.config_records[ORDER]["json"]))
     theta, buffers = read_model(content)
     job = Job(

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import RunError
 from asyncmanifold.flower.codec import (
     ARRAYS,
     CONFIG,
@@ -70,10 +71,6 @@ class Flight:
     job: Job
     node: Node
     dispatched: float
-
-
-class Stopped(RuntimeError):  # noqa: N818 - an outcome, not an error
-    """A run that cannot go on; what was accepted is kept, and can be resumed."""
 
 
 class Failed(Exception):  # noqa: N818 - an outcome, not an error
@@ -136,7 +133,7 @@ class Deployment:
         if self._nodes.present or self._flights:
             self._seen = self._now
         elif self._now - self._seen > policy.wait_seconds:
-            raise Stopped(f"no node was there for {policy.wait_seconds:g} s: resume when there is one")
+            raise RunError(f"no node was there for {policy.wait_seconds:g} s: resume when there is one")
         time.sleep(policy.poll_seconds)
 
     def _give_up_late_jobs(self) -> None:
@@ -271,7 +268,7 @@ class Deployment:
             log.warning("client %s rests for %g s", node.client, seconds)
         self._refused += 1
         if self._refused >= max(LEAST_REFUSALS, 4 * len(self._nodes.known)):
-            raise Stopped(f"no update was accepted in {self._refused} replies, the last: {reason}")
+            raise RunError(f"no update was accepted in {self._refused} replies, the last: {reason}")
 
     def _arrival(self, flight: Flight) -> Record:
         return {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncmanifold.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -31,10 +33,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.queue_depth not in (1, 2):
-            raise ValueError(f"Policy(queue_depth={self.queue_depth}) must be 1 or 2")
+            raise InputError(f"Policy(queue_depth={self.queue_depth}) must be 1 or 2")
         for name in ("concurrency", "patience"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"Policy({name}={value}) must be at least 1")
+                raise InputError(f"Policy({name}={value}) must be at least 1")
         for name in ("deadline", "rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds"):
             if (value := getattr(self, name)) is not None and not 0.0 < value < float("inf"):
-                raise ValueError(f"Policy({name}={value}) must be above 0 and finite")
+                raise InputError(f"Policy({name}={value}) must be above 0 and finite")

@@ -10,21 +10,15 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 from safetensors import SafetensorError
 
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import load_tensors, save_tensors, write_json
 from asyncmanifold.flower.codec import arrays_of
 from asyncmanifold.server.protocol import ServerState
 from asyncmanifold.simulation.checkpoint import pack_progress, unpack_progress
-from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
+from asyncmanifold.simulation.directory import RunDirectory
 from asyncmanifold.simulation.engine import Best
 from asyncmanifold.summary import summarise
-from asyncmanifold.trace import (
-    FileTrace,
-    MemoryTrace,
-    Record,
-    load_tensors,
-    read_trace,
-    save_tensors,
-    write_json,
-)
+from asyncmanifold.trace import FileTrace, MemoryTrace, Record, read_trace
 from asyncmanifold.vectors import FlatModel
 
 PLACES = ("kind", "update", "version", "time", "wall_seconds")
@@ -71,7 +65,7 @@ class Records:
             state, best = unpack_progress(tensors, numbers)
             self._trace = FileTrace(self._directory.trace, int(numbers["trace_position"]))
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise DirectoryError(f"{checkpoint}: damaged, remove it to start over: {error}") from error
+            raise InputError(f"{checkpoint}: damaged, remove it to start over: {error}") from error
         return state, best, numbers
 
     def write(self, record: Record) -> None:

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result
 from torch import nn
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import InputError
 from asyncmanifold.flower.deployment import Deployment, Plan
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.records import Records
@@ -43,7 +44,7 @@ class AsyncServer:
     ) -> None:
         """``model`` says which arrays are trained and which are buffers; it is left as it is."""
         if isinstance(method, str) and method not in METHODS:
-            raise ValueError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
+            raise InputError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
         self.method_name = method if isinstance(method, str) else "custom"
         self.method = METHODS[method] if isinstance(method, str) else method
         self.model = model
@@ -72,12 +73,12 @@ class AsyncServer:
         ``evaluate_every`` updates; the first of its metrics is the one that is reported. With ``out`` the run
         is kept in a directory like the simulator's: an accepted update is on disk before the next one is
         absorbed, and ``resume`` goes on after the last. ``config`` and ``labels`` describe the run in its
-        files. Raises ``Stopped`` where the run cannot go on.
+        files. Raises ``RunError`` where the run cannot go on.
         """
         if num_updates < 1:
-            raise ValueError(f"start(num_updates={num_updates}) must be at least 1")
+            raise InputError(f"start(num_updates={num_updates}) must be at least 1")
         if evaluate_every < 1:
-            raise ValueError(f"start(evaluate_every={evaluate_every}) must be at least 1")
+            raise InputError(f"start(evaluate_every={evaluate_every}) must be at least 1")
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())
         plan = Plan(

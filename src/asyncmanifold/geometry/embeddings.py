@@ -12,6 +12,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter
 from asyncmanifold.geometry.spaces import Space, distance_parameter
 
@@ -76,11 +77,11 @@ class Bezier(Embedding):
 
     def __post_init__(self) -> None:
         if self.degree < 1:
-            raise ValueError(f"Bezier(degree={self.degree}) must be at least 1")
+            raise InputError(f"Bezier(degree={self.degree}) must be at least 1")
         if self.interior_start not in ("base", "chord"):
-            raise ValueError(f"Bezier(interior_start={self.interior_start!r}) must be 'base' or 'chord'")
+            raise InputError(f"Bezier(interior_start={self.interior_start!r}) must be 'base' or 'chord'")
         if self.step not in ("chord", "parameter"):
-            raise ValueError(f"Bezier(step={self.step!r}) must be 'chord' or 'parameter'")
+            raise InputError(f"Bezier(step={self.step!r}) must be 'chord' or 'parameter'")
 
     @property
     def points(self) -> int:
@@ -117,7 +118,7 @@ class Tunnel(Bezier):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 <= self.radius < float("inf"):
-            raise ValueError(f"Tunnel(radius={self.radius}) must be at least 0 and finite")
+            raise InputError(f"Tunnel(radius={self.radius}) must be at least 0 and finite")
 
 
 EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier, "tunnel": Tunnel}

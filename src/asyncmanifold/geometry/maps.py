@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
+
 
 class Maps(Protocol):
     """What a manifold can do, for points and tangent vectors in its own shape."""
@@ -154,7 +156,7 @@ def maps_of(manifold: Any, point: Tensor) -> Maps:
         try:
             getattr(manifold, name)(point, *arguments)
         except (NotImplementedError, TypeError) as problem:
-            raise ValueError(
+            raise InputError(
                 f"parameters on {kind} cannot be trained: geoopt has no {name} for it"
             ) from problem
     return (SphereMaps if kind in ("Sphere", "SphereExact") else GeooptMaps)(manifold)

@@ -1,6 +1,5 @@
 """The loss around one update of a run: the paper's Figure 1, from the run's own models."""
 
 from asyncmanifold.landscape.draw import draw_landscape
-from asyncmanifold.landscape.replay import LandscapeError
 
-__all__ = ["LandscapeError", "draw_landscape"]
+__all__ = ["draw_landscape"]

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from asyncmanifold.config import load_config
+from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.measure import measure
 from asyncmanifold.landscape.replay import (
-    LandscapeError,
     choose_update,
     differs,
     read_updates,
@@ -39,10 +39,10 @@ def draw_landscape(
 
     ``update`` is which of the run's updates to draw; by default one in the middle, see ``choose_update``.
     Losses are taken on ``grid`` × ``grid`` points and on at most ``examples`` examples. ``out`` is the
-    folder to write to, by default the run's own. A ``LandscapeError`` says in one line what is wrong.
+    folder to write to, by default the run's own. A ``InputError`` says in one line what is wrong.
     """
     if grid < 2:
-        raise LandscapeError(f"--grid {grid}: must be at least 2")
+        raise InputError(f"--grid {grid}: must be at least 2")
     updates = read_updates(directory)
     config = load_config(str(directory / "config.toml"), data=data)
     recorded = choose_update(updates, update, is_curve=config.method.embedding.points > 1)
@@ -50,7 +50,7 @@ def draw_landscape(
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LandscapeError(f"{out}: {error.strerror}") from error
+        raise InputError(f"{out}: {error.strerror}") from error
     task = config.build_task()
     with torch_threads():
         with display(config.method_name, recorded["update"], quiet=quiet) as shown:

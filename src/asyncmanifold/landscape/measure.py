@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.config import Config
+from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.plane import (
     Plane,
     Probe,
@@ -19,7 +20,7 @@ from asyncmanifold.landscape.plane import (
     sample_size,
     square_around,
 )
-from asyncmanifold.landscape.replay import LandscapeError, Moment, corrected_offsets
+from asyncmanifold.landscape.replay import Moment, corrected_offsets
 from asyncmanifold.progress import display
 from asyncmanifold.report.landscape import Landscape, Mark, Scene, Stop
 from asyncmanifold.tasks.task import Task
@@ -47,7 +48,7 @@ def measure(
     test = draw_sample(task.test, examples, seed)
     at_client, at_server = _client_view(config, moment), _server_view(config, moment)
     if at_client is None:
-        raise LandscapeError(
+        raise InputError(
             f"update {moment.record['update']} is a straight line from a model that had not moved meanwhile: "
             "there is no plane to draw, choose another with --update"
         )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.config import Config
+from asyncmanifold.errors import InputError
 from asyncmanifold.server.gram import gram_matrix
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, ServerState, Update
@@ -26,10 +27,6 @@ from asyncmanifold.vectors import FlatModel
 
 COMPARED = ("update_norm", "end_norm", "fraction", "t", "step_norm")
 """The numbers of an update by which a repeated run is known to be the same."""
-
-
-class LandscapeError(ValueError):
-    """A picture that cannot be drawn; one line says why."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,16 @@ def read_updates(directory: Path) -> list[Record]:
     """Return the accepted updates that a run has recorded so far."""
     trace = directory / "trace.jsonl"
     if missing := [path for path in (directory / "config.toml", trace) if not path.is_file()]:
-        raise LandscapeError(f"{directory}: no run (it has no {missing[0].name})")
+        raise InputError(f"{directory}: no run (it has no {missing[0].name})")
     try:
         updates = [record for record in read_trace(trace) if record["kind"] == "update"]
         complete = {"update", "client", "staleness", *COMPARED}
         if any(not complete <= set(record) for record in updates):
-            raise LandscapeError(f"{trace}: damaged, an update is incomplete")
+            raise InputError(f"{trace}: damaged, an update is incomplete")
     except (JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise LandscapeError(f"{trace}: damaged: {error}") from error
+        raise InputError(f"{trace}: damaged: {error}") from error
     if not updates:
-        raise LandscapeError(f"{directory}: no update has been accepted yet")
+        raise InputError(f"{directory}: no update has been accepted yet")
     return updates
 
 
@@ -72,16 +69,16 @@ def choose_update(updates: Sequence[Record], wanted: int | None, *, is_curve: bo
     """
     if wanted is not None:
         if not 1 <= wanted <= len(updates):
-            raise LandscapeError(f"--update {wanted}: the run has updates 1 to {len(updates)}")
+            raise InputError(f"--update {wanted}: the run has updates 1 to {len(updates)}")
         chosen = updates[wanted - 1]
         if not is_curve and chosen["staleness"] == 0:
-            raise LandscapeError(f"--update {wanted}: straight and not stale, so there is no plane to draw")
+            raise InputError(f"--update {wanted}: straight and not stale, so there is no plane to draw")
         return chosen
     middle = (len(updates) - 1) // 2
     for record in [*updates[middle:], *updates[:middle][::-1]]:
         if is_curve or record["staleness"] > 0:
             return record
-    raise LandscapeError("every update is straight and none is stale: there is no plane to draw")
+    raise InputError("every update is straight and none is stale: there is no plane to draw")
 
 
 def replay(config: Config, task: Task, update: int, *, workers: int, observer: Observer) -> Moment:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.report.assets import SCRIPT, STYLE
 from asyncmanifold.report.contours import Place, contour, levels
 from asyncmanifold.report.drawing import (
@@ -27,7 +28,6 @@ from asyncmanifold.report.drawing import (
 from asyncmanifold.report.page import POLICY, figure_block
 from asyncmanifold.report.palette import DARK, LIGHT, colour_class, dash, figure_style, marker
 from asyncmanifold.report.png import write_pngs
-from asyncmanifold.trace import write_atomically, write_json
 
 LEFT, RIGHT = 46.0, WIDTH - 14.0
 COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from asyncmanifold.files import write_atomically
 from asyncmanifold.report.drawing import Figure, standalone_svg
-from asyncmanifold.trace import write_atomically
 
 SCALE = 3
 """A PNG's pixels for one of its SVG's: more than 400 dots an inch in a paper's column."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncmanifold.compare import COLUMNS
+from asyncmanifold.errors import InputError
 from asyncmanifold.report.drawing import shortened
 from asyncmanifold.server.methods import METHODS
 from asyncmanifold.summary import Summary
@@ -128,7 +129,7 @@ def read_run(path: Path, place: str) -> RunData:
     for record in read_trace(path / "trace.jsonl"):
         _take(run, record)
     if not run.evaluations:
-        raise ValueError("trace.jsonl has no evaluation")
+        raise InputError("trace.jsonl has no evaluation")
     return run
 
 
@@ -167,14 +168,14 @@ def _checked_summary(summary: Summary) -> Summary:
     for score in (*(summary["per_client"] or []), *summary.get("scores", {}).values()):
         _number_or_none(score)
     if not isinstance(summary["metric"], str):
-        raise ValueError("summary.json: metric must be a name")
+        raise InputError("summary.json: metric must be a name")
     return summary
 
 
 def _number(value: Any) -> float:
     """Return a number that can be drawn; the bound keeps sums and differences finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e100:
-        raise ValueError(f"{shortened(repr(value), 40)} is no finite number")
+        raise InputError(f"{shortened(repr(value), 40)} is no finite number")
     return float(value)
 
 

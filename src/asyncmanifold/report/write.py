@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from asyncmanifold.compare import tabulate, write_table
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import write_atomically
 from asyncmanifold.report.drawing import Figure, standalone_svg
 from asyncmanifold.report.figures import comparison_figures
 from asyncmanifold.report.page import page
@@ -13,7 +15,6 @@ from asyncmanifold.report.png import write_pngs
 from asyncmanifold.report.run_figures import run_figures
 from asyncmanifold.report.runs import Findings, find_runs
 from asyncmanifold.report.tables import latex_table
-from asyncmanifold.trace import write_atomically
 
 
 def write_report(directory: Path, out: Path | None = None) -> Path:
@@ -26,7 +27,7 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     """
     findings = find_runs(directory)
     if not findings.runs:
-        raise ValueError(_nothing(directory, findings))
+        raise InputError(_nothing(directory, findings))
     out = out or directory
     (out / "figures").mkdir(parents=True, exist_ok=True)
     table = tabulate({**run.summary, "method": run.method} for run in findings.runs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.server_curve import mean_along_curve
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.protocol import Average, ServerState
@@ -28,11 +29,11 @@ class Averaging:
 
     def __post_init__(self) -> None:
         if self.average_from < 0:
-            raise ValueError(f"Averaging(average_from={self.average_from}) must be at least 0")
+            raise InputError(f"Averaging(average_from={self.average_from}) must be at least 0")
         if self.average_every < 1:
-            raise ValueError(f"Averaging(average_every={self.average_every}) must be at least 1")
+            raise InputError(f"Averaging(average_every={self.average_every}) must be at least 1")
         if self.curve_degree is not None and self.curve_degree < 1:
-            raise ValueError(f"Averaging(curve_degree={self.curve_degree}) must be at least 1")
+            raise InputError(f"Averaging(curve_degree={self.curve_degree}) must be at least 1")
 
     def next(self, state: ServerState, space: Space = FLAT) -> Average | None:
         """Return the average with the state's model in it, if its version is one of those averaged."""

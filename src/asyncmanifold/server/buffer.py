@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncmanifold.errors import InputError
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -13,7 +15,7 @@ class Buffer:
 
     def __post_init__(self) -> None:
         if self.buffer_size < 1:
-            raise ValueError(f"Buffer(buffer_size={self.buffer_size}) must be at least 1")
+            raise InputError(f"Buffer(buffer_size={self.buffer_size}) must be at least 1")
 
     def full(self, count: int) -> bool:
         """Return whether ``count`` held steps are to be applied now."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
 
@@ -108,7 +109,7 @@ class OrthoDC(Correction):
 
     def __post_init__(self) -> None:
         if not -1.0 <= self.threshold <= 1.0:
-            raise ValueError(f"OrthoDC(threshold={self.threshold}) must be between -1 and 1")
+            raise InputError(f"OrthoDC(threshold={self.threshold}) must be between -1 and 1")
 
     def projected(self, gram: Floats) -> list[bool]:
         """Return where the cosine to the drift is at most the threshold."""
@@ -147,11 +148,11 @@ class DelayCompensation(Correction):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength < inf:
-            raise ValueError(f"DelayCompensation(strength={self.strength}) must be at least 0 and finite")
+            raise InputError(f"DelayCompensation(strength={self.strength}) must be at least 0 and finite")
         if not 0.0 <= self.momentum < 1.0:
-            raise ValueError(f"DelayCompensation(momentum={self.momentum}) must be in [0, 1)")
+            raise InputError(f"DelayCompensation(momentum={self.momentum}) must be in [0, 1)")
         if not 0.0 < self.epsilon < inf:
-            raise ValueError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0 and finite")
+            raise InputError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0 and finite")
 
     def transform(
         self, offsets: Tensor, drift: Tensor, memory: Tensor | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import Barrier, Buffer
@@ -41,13 +42,13 @@ class Method:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.global_lr < float("inf"):
-            raise ValueError(f"Method(global_lr={self.global_lr}) must be above 0 and finite")
+            raise InputError(f"Method(global_lr={self.global_lr}) must be above 0 and finite")
         if self.weighting not in ("examples", "none"):
-            raise ValueError(f"Method(weighting={self.weighting!r}) must be 'examples' or 'none'")
+            raise InputError(f"Method(weighting={self.weighting!r}) must be 'examples' or 'none'")
         if self.max_staleness is not None and self.max_staleness < 0:
-            raise ValueError(f"Method(max_staleness={self.max_staleness}) must be at least 0")
+            raise InputError(f"Method(max_staleness={self.max_staleness}) must be at least 0")
         if self.norm_bound is not None and not self.norm_bound > 0.0:
-            raise ValueError(f"Method(norm_bound={self.norm_bound}) must be above 0")
+            raise InputError(f"Method(norm_bound={self.norm_bound}) must be above 0")
 
     @property
     def synchronous(self) -> bool:

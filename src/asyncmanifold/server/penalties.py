@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from math import floor, inf
 
+from asyncmanifold.errors import InputError
+
 
 @dataclass(frozen=True)
 class Penalty:
@@ -30,11 +32,11 @@ class Distance(Penalty):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay <= 1.0:
-            raise ValueError(f"Distance(decay={self.decay}) must be between 0 and 1")
+            raise InputError(f"Distance(decay={self.decay}) must be between 0 and 1")
         if self.warmup < 0:
-            raise ValueError(f"Distance(warmup={self.warmup}) must be at least 0")
+            raise InputError(f"Distance(warmup={self.warmup}) must be at least 0")
         if not 0.0 <= self.lowest <= 1.0 <= self.highest:
-            raise ValueError(
+            raise InputError(
                 f"Distance(lowest={self.lowest}, highest={self.highest}) must have 0 ≤ lowest ≤ 1 ≤ highest"
             )
 
@@ -67,7 +69,7 @@ class Polynomial(Staleness):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.exponent < inf:
-            raise ValueError(f"Polynomial(exponent={self.exponent}) must be at least 0 and finite")
+            raise InputError(f"Polynomial(exponent={self.exponent}) must be at least 0 and finite")
 
     def factor(self, staleness: int) -> float:
         """Return (1 + staleness)^(−exponent)."""
@@ -83,9 +85,9 @@ class Hinge(Staleness):
 
     def __post_init__(self) -> None:
         if not 0.0 < self.slope < inf:
-            raise ValueError(f"Hinge(slope={self.slope}) must be above 0 and finite")
+            raise InputError(f"Hinge(slope={self.slope}) must be above 0 and finite")
         if self.delay < 0:
-            raise ValueError(f"Hinge(delay={self.delay}) must be at least 0")
+            raise InputError(f"Hinge(delay={self.delay}) must be at least 0")
 
     def factor(self, staleness: int) -> float:
         """Return 1 or the hinge's falling branch."""
@@ -108,11 +110,11 @@ class AdaptiveEpochs:
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.target < inf and 0.0 <= self.gain < inf):
-            raise ValueError(
+            raise InputError(
                 f"AdaptiveEpochs(target={self.target}, gain={self.gain}) must be at least 0 and finite"
             )
         if self.warmup < 0 or self.max_epochs < 1:
-            raise ValueError(
+            raise InputError(
                 f"AdaptiveEpochs(warmup={self.warmup}, max_epochs={self.max_epochs}) "
                 "must have warmup ≥ 0 and max_epochs ≥ 1"
             )

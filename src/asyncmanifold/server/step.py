@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.corrections import cosines
@@ -64,7 +65,7 @@ def absorb(
     of the model's size, not in use, to write the new model to. ``space`` is where the model lives.
     """
     if not 0.0 <= weight < inf:
-        raise ValueError(f"absorb(weight={weight}) must be at least 0 and finite")
+        raise InputError(f"absorb(weight={weight}) must be at least 0 and finite")
     base = _checked_base(method, state, update, base)
     if not space.is_flat:
         return _absorb_curved(space, method, state, update, base, weight)

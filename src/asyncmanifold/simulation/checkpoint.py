@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from asyncmanifold.files import load_tensors, save_tensors
 from asyncmanifold.server.protocol import Job, ServerState, state_from_file, state_to_file
 from asyncmanifold.simulation.engine import Best, Flight, Simulation
 from asyncmanifold.simulation.idle import IdleClients
-from asyncmanifold.trace import load_tensors, save_tensors
 from asyncmanifold.vectors import Buffers
 
 

@@ -11,11 +11,8 @@ from typing import Any
 
 import tomli_w
 
-from asyncmanifold.trace import write_atomically
-
-
-class DirectoryError(ValueError):
-    """A directory that this run cannot use."""
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import write_atomically
 
 
 class RunDirectory:
@@ -32,13 +29,13 @@ class RunDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DirectoryError(f"{path}: {error.strerror}") from error
+            raise InputError(f"{path}: {error.strerror}") from error
         self._lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise DirectoryError(f"{path}: another process is running there") from error
+            raise InputError(f"{path}: another process is running there") from error
         try:
             self._claim(config, resume)
         except BaseException:
@@ -67,21 +64,21 @@ class RunDirectory:
     def _claim(self, config: dict[str, Any], resume: bool) -> None:
         if not self.config.exists():
             if others := [f.name for f in self.path.iterdir() if not f.name.endswith(".draft")]:
-                raise DirectoryError(
+                raise InputError(
                     f"{self.path}: not empty and no run (it has {sorted(others)[0]}): choose a new directory"
                 )
             write_atomically(self.config, tomli_w.dumps(config).encode())
             return
         if not resume:
-            raise DirectoryError(
+            raise InputError(
                 f"{self.path}: holds a run already: choose another directory, or resume it (--resume)"
             )
         try:
             existing = tomllib.loads(self.config.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DirectoryError(f"{self.config}: {error}") from error
+            raise InputError(f"{self.config}: {error}") from error
         if difference := _first_difference(existing, config):
-            raise DirectoryError(f"{self.path}: holds a run with another configuration: {difference}")
+            raise InputError(f"{self.path}: holds a run with another configuration: {difference}")
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str | None:

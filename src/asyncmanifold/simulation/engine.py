@@ -17,6 +17,7 @@ from typing import Protocol
 from torch import Tensor
 
 from asyncmanifold.client.training import LocalTraining, NonFiniteLoss
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, Rejected, ServerState, Update
@@ -46,13 +47,13 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.updates < 1:
-            raise ValueError(f"Run(updates={self.updates}) must be at least 1")
+            raise InputError(f"Run(updates={self.updates}) must be at least 1")
         if self.evaluate_every < 1:
-            raise ValueError(f"Run(evaluate_every={self.evaluate_every}) must be at least 1")
+            raise InputError(f"Run(evaluate_every={self.evaluate_every}) must be at least 1")
         if self.seed < 0:
-            raise ValueError(f"Run(seed={self.seed}) must be at least 0")
+            raise InputError(f"Run(seed={self.seed}) must be at least 0")
         if self.checkpoint_seconds < 0.0:
-            raise ValueError(f"Run(checkpoint_seconds={self.checkpoint_seconds}) must be at least 0")
+            raise InputError(f"Run(checkpoint_seconds={self.checkpoint_seconds}) must be at least 0")
 
 
 class TraceWriter(Protocol):
@@ -81,10 +82,6 @@ class Best:
     update: int
     theta: Tensor
     buffers: Buffers
-
-
-class Stalled(Exception):  # noqa: N818 - an outcome, not an error
-    """A run that cannot go on."""
 
 
 class Simulation:
@@ -153,7 +150,7 @@ class Simulation:
         while self._arrivals and not self._is_current(self._arrivals[0]):
             heapq.heappop(self._arrivals)
         if not self._arrivals and not self.changes:
-            raise Stalled("no client is left")
+            raise RunError("no client is left")
         if not self._arrivals or (self.changes and self.changes[-1][0] <= self._arrivals[0][0]):
             return None
         flight = self.flight[self._arrivals[0][2]]
@@ -262,7 +259,7 @@ class Simulation:
         trace.write(record)
         self.refused += 1
         if self.refused >= max(100, 4 * len(self.flight)):
-            raise Stalled(f"no update was accepted in {self.refused} arrivals, the last: {record['reason']}")
+            raise RunError(f"no update was accepted in {self.refused} arrivals, the last: {record['reason']}")
 
     def _retire(self, version: int, theta: Tensor) -> None:
         """Keep the memory of a model that nobody needs any more for the next one."""

@@ -77,11 +77,3 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Do nothing: there is nothing to end."""
-
-
-class WorkerDied(RuntimeError):  # noqa: N818 - the name says what happened
-    """A worker that ended without being asked to."""
-
-
-class ExecutorError(ValueError):
-    """An executor that cannot be had; one line says why."""

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.simulation.ahead import AheadExecutor
-from asyncmanifold.simulation.executors import Executor, ExecutorError, InlineExecutor, Workshop
+from asyncmanifold.simulation.executors import Executor, InlineExecutor, Workshop
 
 EXECUTORS = ("inline", "process", "ray")
 
@@ -26,21 +27,21 @@ class Placement:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise ExecutorError(f"workers={self.workers} must be at least 1")
+            raise InputError(f"workers={self.workers} must be at least 1")
         if self.executor not in (None, *EXECUTORS):
-            raise ExecutorError(f"executor={self.executor!r} must be one of {', '.join(EXECUTORS)}")
+            raise InputError(f"executor={self.executor!r} must be one of {', '.join(EXECUTORS)}")
         if self.executor == "inline" and self.workers > 1:
-            raise ExecutorError(f"executor 'inline' is one process: workers={self.workers} must be 1")
+            raise InputError(f"executor 'inline' is one process: workers={self.workers} must be 1")
         if self.ray_address is not None:
             if self.executor != "ray":
-                raise ExecutorError(f"ray_address={self.ray_address!r} is for executor 'ray' alone")
+                raise InputError(f"ray_address={self.ray_address!r} is for executor 'ray' alone")
             if self.ray_address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.ray_address):
-                raise ExecutorError(f"ray_address={self.ray_address!r} must be HOST:PORT or auto")
+                raise InputError(f"ray_address={self.ray_address!r} must be HOST:PORT or auto")
         if self.executor == "ray":
             try:
                 version("ray")
             except PackageNotFoundError as error:
-                raise ExecutorError(
+                raise InputError(
                     "executor 'ray' needs the extra 'ray': pip install 'asyncmanifold[ray]'"
                 ) from error
 

@@ -13,9 +13,10 @@ from pickle import PicklingError
 from typing import Any
 
 from asyncmanifold.client.training import NonFiniteLoss
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.server.protocol import Job, Update
 from asyncmanifold.simulation.ahead import held_at_most
-from asyncmanifold.simulation.executors import ExecutorError, WorkerDied, Workshop
+from asyncmanifold.simulation.executors import Workshop
 from asyncmanifold.simulation.slots import SharedSlots, SlotAddress
 from asyncmanifold.simulation.training_worker import TrainingWorker, arrays_of, buffers_of, header_of
 
@@ -50,13 +51,13 @@ class ProcessWorkers:
                 self._processes.append(process)
             for connection in self._load:
                 _receive(connection)  # it has opened the slots
-        except WorkerDied as error:
-            raise WorkerDied(_NOT_STARTED) from error
+        except RunError as error:
+            raise RunError(_NOT_STARTED) from error
         except (AttributeError, TypeError, PicklingError) as error:
-            raise ExecutorError(f"a task for several workers must be picklable: {error}") from error
+            raise InputError(f"a task for several workers must be picklable: {error}") from error
         except (OSError, RuntimeError) as error:
             if "Too many open files" in str(error):
-                raise ExecutorError(_TOO_MANY_TENSORS) from error
+                raise InputError(_TOO_MANY_TENSORS) from error
             raise
         finally:
             self._slots.unlink()
@@ -71,7 +72,7 @@ class ProcessWorkers:
         try:
             connection.send((slot, header_of(job), arrays_of(job.buffers)))
         except OSError as error:
-            raise WorkerDied(_DIED) from error
+            raise RunError(_DIED) from error
 
     def wait(self) -> Iterator[int]:
         """Take in what the workers have sent."""
@@ -131,7 +132,7 @@ def _receive(connection: Connection) -> Any:
     try:
         reply = connection.recv()
     except (EOFError, OSError) as error:
-        raise WorkerDied(_DIED) from error
+        raise RunError(_DIED) from error
     if isinstance(reply, _Crash):
         raise RuntimeError(f"training failed in a worker process\n{reply.traceback}")
     return reply

@@ -20,8 +20,9 @@ from torch import Tensor
 
 import asyncmanifold
 from asyncmanifold.client.training import NonFiniteLoss
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.server.protocol import Job, Update
-from asyncmanifold.simulation.executors import ExecutorError, WorkerDied, Workshop
+from asyncmanifold.simulation.executors import Workshop
 from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
 from asyncmanifold.simulation.training_worker import (
     Array,
@@ -123,7 +124,7 @@ class RayWorkers:
                 return self._ray.put(workshop)
         except (AttributeError, TypeError) as error:
             # Ray's own message is pages long.
-            raise ExecutorError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
+            raise InputError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
 
     def _hire(self) -> None:
         actor = self._actor.remote(sys.path, [self._workshop])
@@ -136,7 +137,7 @@ class RayWorkers:
         ready, _ = self._ray.wait(waiting, timeout=timeout)
         if not ready:
             cpus = self._ray.cluster_resources().get("CPU", 0.0)
-            raise WorkerDied(
+            raise RunError(
                 f"no Ray worker started within {START_SECONDS:g} s: each needs one CPU, "
                 f"the cluster has {cpus:g} and others may use them"
             )
@@ -150,11 +151,11 @@ class RayWorkers:
         except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
             if self._failed_starts >= MOST_LOSSES:
-                raise WorkerDied(f"Ray workers do not start: {_last_line(error)}") from error
+                raise RunError(f"Ray workers do not start: {_last_line(error)}") from error
             self._hire()
             return
         if versions != own_versions():
-            raise ExecutorError(f"a Ray worker has {versions}, must have {own_versions()} as it is here")
+            raise InputError(f"a Ray worker has {versions}, must have {own_versions()} as it is here")
         self._failed_starts = 0
         self._load[actor] = 0
         unplaced, self._unplaced = self._unplaced, []
@@ -198,7 +199,7 @@ class RayWorkers:
             self._hire()
         self._losses[job.number] += 1
         if self._losses[job.number] >= MOST_LOSSES:
-            raise WorkerDied(
+            raise RunError(
                 f"job {job.number} of client {job.client} lost its Ray worker {MOST_LOSSES} times "
                 f"(out of memory?)"
             ) from error
@@ -284,7 +285,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
                 ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         where = "on this machine" if address is None else f"at {address}"
-        raise ExecutorError(f"no Ray cluster {where}: {' '.join(str(error).split())}") from error
+        raise InputError(f"no Ray cluster {where}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from dataclasses import replace
 from time import perf_counter
 
 from asyncmanifold.client.training import LocalTraining, NonFiniteLoss
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, Rejected, ServerState
 from asyncmanifold.server.step import absorb, flush
-from asyncmanifold.simulation.engine import Best, Run, Stalled, TraceWriter, better, evaluation
+from asyncmanifold.simulation.engine import Best, Run, TraceWriter, better, evaluation
 from asyncmanifold.simulation.executors import Executor
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.trace import Record
@@ -19,18 +20,14 @@ from asyncmanifold.vectors import FlatModel
 NEEDED = ("job", "client", "base_version", "version", "weight", "epochs", "time", "dispatched")
 
 
-class ReplayError(ValueError):
-    """A trace that cannot be replayed; one line says why."""
-
-
 def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     """Return the accepted updates of a trace, or say what one lacks."""
     updates = [record for record in trace if record.get("kind") == "update"]
     if not updates:
-        raise ReplayError("no accepted updates to replay")
+        raise InputError("no accepted updates to replay")
     for number, record in enumerate(updates, start=1):
         if missing := [name for name in NEEDED if name not in record]:
-            raise ReplayError(f"update {number} has no {missing[0]!r}")
+            raise InputError(f"update {number} has no {missing[0]!r}")
     return updates
 
 
@@ -43,10 +40,10 @@ def arranged(task: Task, updates: Iterable[Record]) -> Task:
     for record in updates:
         client, part = record["client"], record.get("partition", record["client"])
         if part is None:
-            raise ReplayError(f"client {client} was started without partition-id: nobody knows its data here")
+            raise InputError(f"client {client} was started without partition-id: nobody knows its data here")
         if not isinstance(part, int) or not 0 <= part < len(task.clients):
             count = len(task.clients)
-            raise ReplayError(
+            raise InputError(
                 f"client {client} has partition {part}, must be one of the task's {count} clients"
             )
         part_of[client] = part
@@ -90,7 +87,7 @@ class Replay:
                 made = self._absorb(record, executor)
             except (NonFiniteLoss, Rejected, KeyError) as problem:
                 reason = "its base model never was" if isinstance(problem, KeyError) else str(problem)
-                raise Stalled(f"update {number} of the trace cannot be made again: {reason}") from problem
+                raise RunError(f"update {number} of the trace cannot be made again: {reason}") from problem
             self.seconds = perf_counter() - started
             trace.write({**record, **made, "wall_seconds": self.seconds})
             if number % self._run.evaluate_every == 0 or number == len(self._updates):

@@ -13,10 +13,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import load_tensors, save_tensors, write_json
 from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.simulation.allocator import keep_freed_memory
 from asyncmanifold.simulation.checkpoint import load_checkpoint, save_checkpoint
-from asyncmanifold.simulation.directory import DirectoryError, RunDirectory
+from asyncmanifold.simulation.directory import RunDirectory
 from asyncmanifold.simulation.engine import Run, Simulation, finite
 from asyncmanifold.simulation.executors import Executor, Workshop
 from asyncmanifold.simulation.placement import Placement
@@ -26,15 +28,7 @@ from asyncmanifold.summary import Summary, summarise
 from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
-from asyncmanifold.trace import (
-    FileTrace,
-    MemoryTrace,
-    Record,
-    load_tensors,
-    read_trace,
-    save_tensors,
-    write_json,
-)
+from asyncmanifold.trace import FileTrace, MemoryTrace, Record, read_trace
 from asyncmanifold.vectors import FlatModel
 
 Observer = Callable[[Record], None]
@@ -188,7 +182,7 @@ def _restore(directory: RunDirectory, simulation: Simulation) -> int:
     try:
         return load_checkpoint(directory.checkpoint, simulation)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise DirectoryError(f"{directory.checkpoint}: damaged, remove it to start over: {error}") from error
+        raise InputError(f"{directory.checkpoint}: damaged, remove it to start over: {error}") from error
 
 
 def _conclude(
@@ -251,7 +245,7 @@ def _named_method(method: Method | str) -> tuple[str, Method]:
         known = next((name for name, published in METHODS.items() if published == method), "custom")
         return known, method
     if method not in METHODS:
-        raise ValueError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
+        raise InputError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
     return method, METHODS[method]
 
 

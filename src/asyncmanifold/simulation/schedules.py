@@ -13,6 +13,7 @@ from math import exp, inf, pi, sqrt
 from pathlib import Path
 from typing import Literal
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 
 
@@ -43,7 +44,7 @@ class LogNormalLatency(Latency):
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.spread <= 10.0 and 0.0 <= self.jitter <= 10.0):
-            raise ValueError(
+            raise InputError(
                 f"LogNormalLatency(spread={self.spread}, jitter={self.jitter}) must be between 0 and 10"
             )
 
@@ -66,9 +67,9 @@ class ClassesLatency(Latency):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.slow_fraction <= 1.0:
-            raise ValueError(f"ClassesLatency(slow_fraction={self.slow_fraction}) must be between 0 and 1")
+            raise InputError(f"ClassesLatency(slow_fraction={self.slow_fraction}) must be between 0 and 1")
         if not 1.0 <= self.slow_factor < inf:
-            raise ValueError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1 and finite")
+            raise InputError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1 and finite")
 
     def expected(self, length: float, client: int, seed: int) -> float:
         """Return the length, times the factor for a slow client."""
@@ -97,16 +98,16 @@ class RecordedLatency(Latency):
                 for row in csv.DictReader(file):
                     duration = float(row["duration"])
                     if not 0.0 < duration < float("inf"):
-                        raise ValueError(f"duration {duration} must be above 0 and finite")
+                        raise InputError(f"duration {duration} must be above 0 and finite")
                     recorded.setdefault(row["client"], []).append(duration)
         except OSError as error:
-            raise ValueError(f"RecordedLatency(path={self.path!r}): {error.strerror}") from error
+            raise InputError(f"RecordedLatency(path={self.path!r}): {error.strerror}") from error
         except KeyError as error:
-            raise ValueError(f"RecordedLatency(path={self.path!r}) must have a column {error}") from error
+            raise InputError(f"RecordedLatency(path={self.path!r}) must have a column {error}") from error
         except (TypeError, ValueError) as error:
-            raise ValueError(f"RecordedLatency(path={self.path!r}): {error}") from error
+            raise InputError(f"RecordedLatency(path={self.path!r}): {error}") from error
         if not recorded:
-            raise ValueError(f"RecordedLatency(path={self.path!r}) must have at least one row")
+            raise InputError(f"RecordedLatency(path={self.path!r}) must have at least one row")
         return list(recorded.values())
 
     def expected(self, length: float, client: int, seed: int) -> float:
@@ -156,17 +157,17 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("queue", "clock"):
-            raise ValueError(f"Schedule(kind={self.kind!r}) must be 'queue' or 'clock'")
+            raise InputError(f"Schedule(kind={self.kind!r}) must be 'queue' or 'clock'")
         if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"Schedule(concurrency={self.concurrency}) must be at least 1")
+            raise InputError(f"Schedule(concurrency={self.concurrency}) must be at least 1")
         if not 0.0 <= self.drop_probability < 1.0:
-            raise ValueError(f"Schedule(drop_probability={self.drop_probability}) must be in [0, 1)")
+            raise InputError(f"Schedule(drop_probability={self.drop_probability}) must be in [0, 1)")
         for name in ("late", "leave"):
             fraction, by = getattr(self, f"{name}_fraction"), getattr(self, f"{name}_by")
             if not 0.0 <= fraction <= 1.0:
-                raise ValueError(f"Schedule({name}_fraction={fraction}) must be between 0 and 1")
+                raise InputError(f"Schedule({name}_fraction={fraction}) must be between 0 and 1")
             if not 0.0 <= by < inf or (fraction > 0.0 and by == 0.0):
-                raise ValueError(f"Schedule({name}_by={by}) must be finite, and above 0 where clients {name}")
+                raise InputError(f"Schedule({name}_by={by}) must be finite, and above 0 where clients {name}")
 
     def duration(self, length: float, mean_length: float, client: int, number: int, seed: int) -> float:
         """Return the virtual time between a job's dispatch and its arrival."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.sources import femnist, nih, shakespeare
 from asyncmanifold.sources.hugging_face import fetch, is_hub_name, read_tables, table_files
 from asyncmanifold.sources.leaf import leaf_files
@@ -30,19 +31,19 @@ def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> s
     ``ValueError`` of one line, and leaves ``out`` as it was.
     """
     if dataset not in SOURCES:
-        raise ValueError(f"no dataset {dataset!r}: must be one of {', '.join(SOURCES)}")
+        raise InputError(f"no dataset {dataset!r}: must be one of {', '.join(SOURCES)}")
     if not out.name.endswith(SUFFIXES[dataset]):
-        raise ValueError(f"{out}: must end in {' or '.join(SUFFIXES[dataset])}")
+        raise InputError(f"{out}: must end in {' or '.join(SUFFIXES[dataset])}")
     if not out.parent.is_dir():
-        raise ValueError(f"{out.parent}: no such folder")
+        raise InputError(f"{out.parent}: no such folder")
     path = Path(source)
     if not path.exists() and not (is_hub_name(source) and dataset != "cxr8"):
-        raise ValueError(f"{source}: no such path; {_understood(dataset)}")
+        raise InputError(f"{source}: no such path; {_understood(dataset)}")
     preparation = {"femnist": _femnist, "shakespeare": _shakespeare, "cxr8": _cxr8}[dataset]
     try:
         return preparation(path, source, out, show or (lambda done, total: None))
     except OSError as error:
-        raise ValueError(f"{error.filename or out}: {error.strerror or error}") from error
+        raise InputError(f"{error.filename or out}: {error.strerror or error}") from error
 
 
 def _femnist(path: Path, source: str, out: Path, show: Show) -> str:
@@ -56,7 +57,7 @@ def _femnist(path: Path, source: str, out: Path, show: Show) -> str:
     if tables := table_files(path, (".parquet",)):
         rows = read_tables(tables, femnist.COLUMNS)
         return femnist.write(femnist.row_blocks(rows, show), out, source)
-    raise ValueError(f"{source}: {_understood('femnist')}")
+    raise InputError(f"{source}: {_understood('femnist')}")
 
 
 def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str:
@@ -72,7 +73,7 @@ def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str:
         return shakespeare.write(shakespeare.row_speeches(rows, show), out, source)
     if plays := table_files(path, (".txt",)):
         return shakespeare.write(shakespeare.play_speeches(plays, show), out, source)
-    raise ValueError(f"{source}: {_understood('shakespeare')}")
+    raise InputError(f"{source}: {_understood('shakespeare')}")
 
 
 def _cxr8(path: Path, source: str, out: Path, show: Show) -> str:
@@ -80,7 +81,7 @@ def _cxr8(path: Path, source: str, out: Path, show: Show) -> str:
         return nih.rewrite(path, out, show)
     table = nih.find_table(path) if path.is_dir() else None
     if table is None:
-        raise ValueError(f"{source}: {_understood('cxr8')}")
+        raise InputError(f"{source}: {_understood('cxr8')}")
     return nih.prepare_folder(path, table, out, show)
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import replacing
 from asyncmanifold.tasks.npz import read_header
-from asyncmanifold.trace import replacing
 
 Images = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -56,28 +57,28 @@ def record_names(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as archive:
             return [member.removesuffix(".npy") for member in archive.namelist()]
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from error
+        raise InputError(f"{path}: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: not an .npz file, or cut off") from error
+        raise InputError(f"{path}: not an .npz file, or cut off") from error
 
 
 def image_shape(path: Path, size: int) -> Shape:
     """Return the shape of a file's images without reading them; wrong ones are refused."""
     if "images" not in (names := record_names(path)):
-        raise ValueError(f"{path}: no record 'images' (there are: {', '.join(names) or 'none'})")
+        raise InputError(f"{path}: no record 'images' (there are: {', '.join(names) or 'none'})")
     with zipfile.ZipFile(path) as archive:
         try:
             with archive.open("images.npy") as file:
                 shape, in_columns, dtype = read_header(file)
         except (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
             reason = " ".join(str(error).split())
-            raise ValueError(f"{path}: record 'images' cannot be read: {reason}") from error
+            raise InputError(f"{path}: record 'images' cannot be read: {reason}") from error
     if dtype != np.uint8 or shape[1:] != (size, size):
-        raise ValueError(f"{path}: record 'images' is {dtype} {shape}, must be uint8 (N, {size}, {size})")
+        raise InputError(f"{path}: record 'images' is {dtype} {shape}, must be uint8 (N, {size}, {size})")
     if shape[0] == 0:
-        raise ValueError(f"{path}: record 'images' is empty")
+        raise InputError(f"{path}: record 'images' is empty")
     if in_columns:
-        raise ValueError(f"{path}: record 'images' is in Fortran's order, must be in C's")
+        raise InputError(f"{path}: record 'images' is in Fortran's order, must be in C's")
     return shape
 
 
@@ -92,6 +93,6 @@ def image_blocks(path: Path, shape: Shape) -> Iterator[Images]:
                 yield np.frombuffer(block, np.uint8)
     except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: record 'images' cannot be read: {reason}") from error
+        raise InputError(f"{path}: record 'images' cannot be read: {reason}") from error
     if left:
-        raise ValueError(f"{path}: record 'images' is cut off, {left} bytes are missing")
+        raise InputError(f"{path}: record 'images' is cut off, {left} bytes are missing")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, image_blocks, image_shape, record_names, write_npz
 from asyncmanifold.sources.hugging_face import Batch
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
@@ -52,7 +53,7 @@ def leaf_blocks(files: Sequence[LeafFile], show: Show) -> Iterator[Block]:
 
 def _label(label: object, number: int, where: str) -> int:
     if not isinstance(label, int) or not 0 <= label < CLASSES:
-        raise ValueError(f"{where}, image {number}: label {label!r}, must be from 0 to {CLASSES - 1}")
+        raise InputError(f"{where}, image {number}: label {label!r}, must be from 0 to {CLASSES - 1}")
     return label
 
 
@@ -61,16 +62,16 @@ def _from_pixels(x: list[Any], where: str) -> Images:
     for number, image in enumerate(x):
         if not isinstance(image, list) or len(image) != PIXELS:
             found = f"{len(image)} pixels" if isinstance(image, list) else "not a list of pixels"
-            raise ValueError(f"{where}, image {number}: {found}, must be {PIXELS}")
+            raise InputError(f"{where}, image {number}: {found}, must be {PIXELS}")
     try:
         pixels = np.array(x, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: pixels must be numbers") from error
+        raise InputError(f"{where}: pixels must be numbers") from error
     if pixels.ndim != 2:
-        raise ValueError(f"{where}: pixels must be numbers")
+        raise InputError(f"{where}: pixels must be numbers")
     if (wrong := ~((pixels >= 0.0) & (pixels <= 1.0))).any():
         number, pixel = np.argwhere(wrong)[0]
-        raise ValueError(
+        raise InputError(
             f"{where}, image {number}: pixel {pixel} is {pixels[number, pixel]}, must be from 0 to 1"
         )
     return np.rint(pixels * 255.0).astype(np.uint8).reshape(-1, SIZE, SIZE)
@@ -84,7 +85,7 @@ def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[Block]:
         for writer, group in groupby(numbered, key=lambda numbered_row: numbered_row[1]["writer_id"]):
             rows = list(group)
             if not isinstance(writer, str):
-                raise ValueError(f"{batch.where}, row {rows[0][0]}: writer_id {writer!r} must be a text")
+                raise InputError(f"{batch.where}, row {rows[0][0]}: writer_id {writer!r} must be a text")
             images = [_from_picture(row["image"], f"{batch.where}, row {number}") for number, row in rows]
             labels = [_label(row["character"], number, batch.where) for number, row in rows]
             yield Block(writer, np.stack(images), np.array(labels, np.int16), None)
@@ -96,15 +97,15 @@ def _from_picture(value: object, where: str) -> Images:
     pillow = needed("PIL.Image", "reading images")
     content = value.get("bytes") if isinstance(value, dict) else None
     if not isinstance(content, bytes):
-        raise ValueError(f"{where}: 'image' holds no picture")
+        raise InputError(f"{where}: 'image' holds no picture")
     try:
         with pillow.open(io.BytesIO(content)) as picture:
             pixels: Images = np.asarray(picture.convert("L"))
     except (OSError, SyntaxError, ValueError) as error:
-        raise ValueError(f"{where}: 'image' is not a readable picture") from error
+        raise InputError(f"{where}: 'image' is not a readable picture") from error
     if pixels.shape != (SIZE, SIZE):
         height, width = pixels.shape
-        raise ValueError(f"{where}: 'image' is {width}×{height}, must be {SIZE}×{SIZE}")
+        raise InputError(f"{where}: 'image' is {width}×{height}, must be {SIZE}×{SIZE}")
     return pixels
 
 
@@ -124,7 +125,7 @@ def write(blocks: Iterable[Block], out: Path, source: str) -> str:
         is_test.append(_is_test(block, seen[block.writer]))
         seen[block.writer] += len(block.labels)
     if not images:
-        raise ValueError(f"{source}: no images")
+        raise InputError(f"{source}: no images")
     records: Records = {
         "labels": np.concatenate(labels),
         "user": np.concatenate(user),
@@ -157,7 +158,7 @@ def rewrite(source: Path, out: Path, show: Show) -> str:
     check_integers(path, "user", records["user"], highest=highest)
     check_integers(path, "is_test", records["is_test"], highest=1)
     if len(records["labels"]) != shape[0]:
-        raise ValueError(
+        raise InputError(
             f"{path}: record 'labels' has {len(records['labels'])} rows, but 'images' {shape[0]}"
         )
     _check_split(path, records)
@@ -168,11 +169,11 @@ def rewrite(source: Path, out: Path, show: Show) -> str:
 
 def _check_split(source: str, records: Records) -> None:
     if not records["is_test"].any():
-        raise ValueError(
+        raise InputError(
             f"{source}: no test images; without a split, every {TEST_EVERY}th of a writer is one"
         )
     if records["is_test"].all():
-        raise ValueError(f"{source}: no training images")
+        raise InputError(f"{source}: no training images")
 
 
 def _in_words(records: Records) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.sources.optional import needed
 
 ROWS = 1000
@@ -53,9 +54,9 @@ def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
                 first += batch.num_rows
     except needed("pyarrow", f"{path}: parquet").ArrowException as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: not a parquet file, or cut off: {reason}") from error
+        raise InputError(f"{path}: not a parquet file, or cut off: {reason}") from error
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or ' '.join(str(error).split())}") from error
+        raise InputError(f"{path}: {error.strerror or ' '.join(str(error).split())}") from error
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
@@ -72,9 +73,9 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
             if rows:
                 yield Batch(rows, first, None, str(path))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a .csv file, or cut off: {error}") from error
+        raise InputError(f"{path}: not a .csv file, or cut off: {error}") from error
 
 
 def fetch(name: str, columns: Sequence[str]) -> Iterator[Batch]:
@@ -88,7 +89,7 @@ def fetch(name: str, columns: Sequence[str]) -> Iterator[Batch]:
         table = datasets.load_dataset(name, split="train")
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "").strip() or type(error).__name__
-        raise ValueError(
+        raise InputError(
             f"{name}: no such path, and not to be had from the Hugging Face Hub ({reason}); without a "
             f"network, give the path of a copy"
         ) from error
@@ -101,4 +102,4 @@ def fetch(name: str, columns: Sequence[str]) -> Iterator[Batch]:
 def _check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
     if missing := [column for column in columns if column not in present]:
         names = ", ".join(repr(column) for column in missing)
-        raise ValueError(f"{where}: no column {names} (there are: {', '.join(present) or 'none'})")
+        raise InputError(f"{where}: no column {names} (there are: {', '.join(present) or 'none'})")

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asyncmanifold.errors import InputError
+
 
 class LeafFile(NamedTuple):
     """A file, and whether LEAF's own split calls it a test file; None where there is no split."""
@@ -38,7 +40,7 @@ def leaf_files(source: Path) -> list[LeafFile]:
         train, test = _json_files(folder / "train"), _json_files(folder / "test")
         if bool(train) != bool(test):
             absent = folder / ("test" if train else "train")
-            raise ValueError(f"{absent}: no .json files, but its sibling has some")
+            raise InputError(f"{absent}: no .json files, but its sibling has some")
         if train:
             return [LeafFile(path, False) for path in train] + [LeafFile(path, True) for path in test]
     for folder in (source, source / "all_data", source / "data" / "all_data"):
@@ -57,13 +59,13 @@ def read_leaf(path: Path) -> Iterator[LeafUser]:
     users, user_data = content["users"], content["user_data"]
     groups = content.get("hierarchies", [])
     if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
-        raise ValueError(f"{path}: 'hierarchies' must be texts")
+        raise InputError(f"{path}: 'hierarchies' must be texts")
     # LEAF's split by sample keeps the groups of users that it drops: then places do not tell whose they are.
     by_place = len(groups) == len(users)
     for place, user in enumerate(users):
         where = f"{path}, user {user!r}"
         if user not in user_data:
-            raise ValueError(f"{where}: nothing in 'user_data'")
+            raise InputError(f"{where}: nothing in 'user_data'")
         x, y = _lists(user_data[user], where)
         yield LeafUser(user, [groups[place]] if by_place else groups, x, y, where)
 
@@ -73,33 +75,33 @@ def _content(path: Path) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             content = json.load(file)
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{path}, {place}: not JSON, or cut off: {error.msg}") from error
+        raise InputError(f"{path}, {place}: not JSON, or cut off: {error.msg}") from error
     except (UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON") from error
+        raise InputError(f"{path}: not JSON") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: not an object with users and user_data")
+        raise InputError(f"{path}: not an object with users and user_data")
     for key, kind, article in (("users", list, "a list"), ("user_data", dict, "an object")):
         if key not in content:
-            raise ValueError(f"{path}: no {key!r}")
+            raise InputError(f"{path}: no {key!r}")
         if not isinstance(content[key], kind):
-            raise ValueError(f"{path}: {key!r} must be {article}")
+            raise InputError(f"{path}: {key!r} must be {article}")
     if not all(isinstance(user, str) for user in content["users"]):
-        raise ValueError(f"{path}: 'users' must be texts")
+        raise InputError(f"{path}: 'users' must be texts")
     return content
 
 
 def _lists(data: Any, where: str) -> tuple[list[Any], list[Any]]:
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: not an object with x and y")
+        raise InputError(f"{where}: not an object with x and y")
     for key in ("x", "y"):
         if key not in data:
-            raise ValueError(f"{where}: no {key!r}")
+            raise InputError(f"{where}: no {key!r}")
         if not isinstance(data[key], list):
-            raise ValueError(f"{where}: {key!r} must be a list")
+            raise InputError(f"{where}: {key!r} must be a list")
     x, y = data["x"], data["y"]
     if len(x) != len(y):
-        raise ValueError(f"{where}: {len(x)} x, but {len(y)} y")
+        raise InputError(f"{where}: {len(x)} x, but {len(y)} y")
     return x, y

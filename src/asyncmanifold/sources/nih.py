@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, image_blocks, image_shape, record_names, write_npz
 from asyncmanifold.sources.optional import needed
 from asyncmanifold.sources.progress import Show
@@ -55,7 +56,7 @@ def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
     rows = read_table(table)
     files = find_images(folder)
     if unknown := sorted(files.keys() - {row.name for row in rows}):
-        raise ValueError(f"{files[unknown[0]]}: not in {table} ({len(unknown)} such files)")
+        raise InputError(f"{files[unknown[0]]}: not in {table} ({len(unknown)} such files)")
     present = [row for row in rows if row.name in files]
     shape = (len(present), STORED_SIZE, STORED_SIZE)
     images = _shrunk([files[row.name] for row in present], show)
@@ -72,10 +73,10 @@ def find_images(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.png")):
         if path.name in files:
-            raise ValueError(f"{path}: there is also {files[path.name]}")
+            raise InputError(f"{path}: there is also {files[path.name]}")
         files[path.name] = path
     if not files:
-        raise ValueError(f"{folder}: no PNG files")
+        raise InputError(f"{folder}: no PNG files")
     return files
 
 
@@ -87,13 +88,13 @@ def read_table(path: Path) -> list[Xray]:
             sex = _check_columns(path, reader.fieldnames or [])
             rows = [_xray(row, sex, f"{path}, line {reader.line_num}") for row in reader]
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a .csv file: {error}") from error
+        raise InputError(f"{path}: not a .csv file: {error}") from error
     seen: set[str] = set()
     for row in rows:
         if row.name in seen:
-            raise ValueError(f"{path}: {row.name} is there twice")
+            raise InputError(f"{path}: {row.name} is there twice")
         seen.add(row.name)
     return rows
 
@@ -104,13 +105,13 @@ def _check_columns(path: Path, present: Sequence[str]) -> str:
     missing = [name for name in COLUMNS if name not in present] + ([] if sex else [SEX[0]])
     if missing or sex is None:
         names = ", ".join(repr(name) for name in missing)
-        raise ValueError(f"{path}: no column {names} (there are: {', '.join(present) or 'none'})")
+        raise InputError(f"{path}: no column {names} (there are: {', '.join(present) or 'none'})")
     return sex
 
 
 def _xray(row: dict[str, str | None], sex: str, where: str) -> Xray:
     if any(row[column] is None for column in (*COLUMNS, sex)):
-        raise ValueError(f"{where}: too few columns")
+        raise InputError(f"{where}: too few columns")
     cells = {column: (row[column] or "").strip() for column in (*COLUMNS, sex)}
     return Xray(
         name=cells["Image Index"],
@@ -129,13 +130,13 @@ def _findings(cell: str, where: str) -> tuple[int, ...]:
     for finding in found:
         if finding not in FINDINGS:
             allowed = ", ".join((*FINDINGS, NONE))
-            raise ValueError(f"{where}: unknown finding {finding!r}, must be one of {allowed}")
+            raise InputError(f"{where}: unknown finding {finding!r}, must be one of {allowed}")
     return tuple(int(finding in found) for finding in FINDINGS)
 
 
 def _number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
     if not (cell.isascii() and cell.isdigit() and int(cell) <= highest):
-        raise ValueError(f"{where}: {column} is {cell!r}, must be a whole number from 0 to {highest}")
+        raise InputError(f"{where}: {column} is {cell!r}, must be a whole number from 0 to {highest}")
     return int(cell)
 
 
@@ -173,10 +174,10 @@ def shrink_image(path: Path) -> Images:
                 size = (STORED_SIZE, STORED_SIZE)
                 return np.array(grey.resize(size, pillow.Resampling.BOX), np.uint8)
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not a readable PNG file") from error
+        raise InputError(f"{path}: not a readable PNG file") from error
     if mode not in MODES:
-        raise ValueError(f"{path}: pixels are of mode {mode}, must be of 8 bits")
-    raise ValueError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
+        raise InputError(f"{path}: pixels are of mode {mode}, must be of 8 bits")
+    raise InputError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
 
 
 def rewrite(source: Path, out: Path, show: Show) -> str:
@@ -191,9 +192,9 @@ def rewrite(source: Path, out: Path, show: Show) -> str:
     check_integers(path, "patient_id", records["patient_id"])
     rows, columns = records["labels"].shape
     if rows != shape[0]:
-        raise ValueError(f"{path}: record 'labels' has {rows} rows, but 'images' {shape[0]}")
+        raise InputError(f"{path}: record 'labels' has {rows} rows, but 'images' {shape[0]}")
     if (names := records.get("label_names")) is not None and len(names) != columns:
-        raise ValueError(
+        raise InputError(
             f"{path}: record 'label_names' has {len(names)} rows, but 'labels' {columns} columns"
         )
     write_npz(out, shape, image_blocks(source, shape), records)

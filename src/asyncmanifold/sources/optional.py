@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from asyncmanifold.errors import InputError
+
 
 def needed(module: str, what: str) -> Any:
     """Return a module, or say in one line what needs it and how to get it."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise ValueError(f"{what} needs the extra 'data': pip install 'asyncmanifold[data]'") from error
+        raise InputError(f"{what} needs the extra 'data': pip install 'asyncmanifold[data]'") from error

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from asyncmanifold.errors import InputError
+
 Speech = dict[str, Any]
 """What a line of the written file holds: at least play, speaker and lines."""
 
@@ -35,7 +37,7 @@ def read_play(path: Path) -> Iterator[Speech]:
     """
     speeches = [(speaker, spoken) for speaker, spoken in _turns(_text(path)) if speaker and spoken]
     if not speeches:
-        raise ValueError(f"{path}: no speeches; understood is {LAYOUTS}")
+        raise InputError(f"{path}: no speeches; understood is {LAYOUTS}")
     yield from (speech(path.stem, speaker, spoken) for speaker, spoken in speeches)
 
 
@@ -61,6 +63,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text (byte {error.start})") from error
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error

@@ -10,13 +10,14 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import replacing
 from asyncmanifold.sources.hugging_face import Batch
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
 from asyncmanifold.sources.progress import Show
 from asyncmanifold.sources.windows import check_window, play_and_speaker, texts
 from asyncmanifold.tasks.shakespeare import read_corpus
-from asyncmanifold.trace import replacing
 
 COLUMNS = ("character_id", "x", "y")
 
@@ -62,7 +63,7 @@ def _windows(batches: Iterable[Batch], show: Show) -> Iterator[_Row]:
         for number, row in enumerate(batch.rows, start=batch.first):
             where = f"{batch.where}, row {number}"
             if not isinstance(user := row["character_id"], str):
-                raise ValueError(f"{where}: character_id {user!r} must be a text")
+                raise InputError(f"{where}: character_id {user!r} must be a text")
             window = check_window(row["x"], row["y"], where)
             yield _Row(user, window, f"{where}, character_id {user!r}")
         done += len(batch.rows)
@@ -101,7 +102,7 @@ def write(speeches: Iterable[Speech], out: Path, source: str) -> str:
             speakers.add((entry["play"], entry["speaker"]))
             file.write(json.dumps(entry).encode() + b"\n")
         if not count:
-            raise ValueError(f"{source}: no speeches")
+            raise InputError(f"{source}: no speeches")
     plays = {play for play, _ in speakers}
     return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
 

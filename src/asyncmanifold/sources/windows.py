@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from asyncmanifold.errors import InputError
+
 WINDOW = 80
 FARTHEST = WINDOW // 2
 """Windows whose starts are this far apart are still joined: LEAF may have dropped those between."""
@@ -80,9 +82,9 @@ def check_window(x: object, y: object, where: str) -> tuple[str, str]:
     """Return a window that is one."""
     if not isinstance(x, str) or len(x) != WINDOW:
         found = f"{len(x)} characters" if isinstance(x, str) else "no text"
-        raise ValueError(f"{where}: x is {found}, must be {WINDOW} characters")
+        raise InputError(f"{where}: x is {found}, must be {WINDOW} characters")
     if not isinstance(y, str) or len(y) != 1:
-        raise ValueError(f"{where}: y is {y!r}, must be one character")
+        raise InputError(f"{where}: y is {y!r}, must be one character")
     return x, y
 
 
@@ -99,7 +101,7 @@ def play_and_speaker(user: str, plays: Sequence[str], where: str) -> tuple[str, 
     elif found := _TITLE.match(f"{name}_"):
         play = found[1].replace("_", " ")
     else:
-        raise ValueError(f"{where}: no play is known whose title this name begins with")
+        raise InputError(f"{where}: no play is known whose title this name begins with")
     speaker = name.removeprefix(f"{_key(play)}_")
     return play, speaker.replace("_", " ")
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
@@ -53,24 +54,24 @@ class Cxr8:
     def __post_init__(self) -> None:
         for name in ("clients", "conditions"):
             if getattr(self, name) < 1:
-                raise ValueError(f"Cxr8({name}={getattr(self, name)}) must be at least 1")
+                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be at least 1")
         if self.image_size not in IMAGE_SIZES:
             allowed = ", ".join(str(size) for size in IMAGE_SIZES)
-            raise ValueError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
+            raise InputError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
         if self.width not in CHANNELS:
-            raise ValueError(f"Cxr8(width={self.width!r}) must be one of {', '.join(CHANNELS)}")
+            raise InputError(f"Cxr8(width={self.width!r}) must be one of {', '.join(CHANNELS)}")
         if self.max_examples is not None and self.max_examples < 1:
-            raise ValueError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
+            raise InputError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
         for name in ("test_fraction", "validation_fraction"):
             if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"Cxr8({name}={getattr(self, name)}) must be between 0 and 1")
+                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be between 0 and 1")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""
         if self.data is None:
-            raise ValueError("cxr8 needs a data file: give --data PATH")
+            raise InputError("cxr8 needs a data file: give --data PATH")
         if find_spec("torchmetrics") is None:
-            raise ValueError("cxr8 needs the extra 'data': pip install 'asyncmanifold[data]'")
+            raise InputError("cxr8 needs the extra 'data': pip install 'asyncmanifold[data]'")
         weights = {} if self.weights is None else read_weights(self.weights, self.width)
         random = derive(seed, Purpose.PARTITION)
         records = _read(self.data, self.conditions)
@@ -85,7 +86,7 @@ class Cxr8:
             rows = rest[part]
             held_out, trained = hold_out(patients[rows], self.validation_fraction, random)
             if len(trained) < 2:
-                raise ValueError(
+                raise InputError(
                     f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
                     f"examples or a smaller validation_fraction is needed"
                 )
@@ -111,26 +112,26 @@ def make_model(conditions: int, width: str, weights: dict[str, Tensor]) -> Shuff
 def read_weights(path: str, width: str) -> dict[str, Tensor]:
     """Return published weights without the last layer; any fault is a ``ValueError`` of one line."""
     if not path.endswith(".safetensors"):
-        raise ValueError(f"{path}: weights must be a .safetensors file (a .pth file has to be converted)")
+        raise InputError(f"{path}: weights must be a .safetensors file (a .pth file has to be converted)")
     try:
         with Path(path).open("rb"):  # its errors say why, those of safetensors do not
             weights = load_file(path)
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or 'cannot be read'}") from error
+        raise InputError(f"{path}: {error.strerror or 'cannot be read'}") from error
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a .safetensors file, or cut off") from error
+        raise InputError(f"{path}: not a .safetensors file, or cut off") from error
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("fc.")}
     expected = ShuffleNet(1, width).state_dict()
     for name, own in expected.items():
         if name.startswith("fc.") or (name.endswith("num_batches_tracked") and name not in body):
             continue
         if name not in body:
-            raise ValueError(f"{path}: no tensor {name!r}, must be weights of ShuffleNetV2 {width}")
+            raise InputError(f"{path}: no tensor {name!r}, must be weights of ShuffleNetV2 {width}")
         if body[name].shape != own.shape:
             shapes = f"{tuple(body[name].shape)}, must be {tuple(own.shape)}"
-            raise ValueError(f"{path}: tensor {name!r} is {shapes} as in ShuffleNetV2 {width}")
+            raise InputError(f"{path}: tensor {name!r} is {shapes} as in ShuffleNetV2 {width}")
     if unknown := sorted(body.keys() - expected.keys()):
-        raise ValueError(f"{path}: tensor {unknown[0]!r} is not one of ShuffleNetV2 {width}")
+        raise InputError(f"{path}: tensor {unknown[0]!r} is not one of ShuffleNetV2 {width}")
     return body
 
 
@@ -213,7 +214,7 @@ def _read(path: str, conditions: int) -> Records:
     check_images(path, records["images"], STORED_SIZE)
     check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
     if (columns := records["labels"].shape[1]) < conditions:
-        raise ValueError(
+        raise InputError(
             f"{path}: record 'labels' has {columns} columns, must have {conditions}, the conditions"
         )
     check_integers(path, "patient_id", records["patient_id"])

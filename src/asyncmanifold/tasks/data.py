@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from asyncmanifold.errors import InputError
+
 
 @runtime_checkable
 class Data(Protocol):
@@ -40,7 +42,7 @@ class TensorData:
         prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs but {len(targets)} targets")
+            raise InputError(f"{len(inputs)} inputs but {len(targets)} targets")
         self._inputs = inputs
         self._targets = targets
         self._indices = indices
@@ -74,7 +76,7 @@ class Shares(Sequence[TensorData]):
         arrays = [np.asarray(part, dtype=np.int64) for part in parts]
         indices = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(inputs):
-            raise ValueError(
+            raise InputError(
                 f"Shares(parts=…) has indices from {indices.min()} to {indices.max()}, must be in "
                 f"[0, {len(inputs)}), the examples"
             )
@@ -133,7 +135,7 @@ def as_data(examples: Any) -> Data:
         return TensorData(inputs, targets)
     if hasattr(examples, "__getitem__") and hasattr(examples, "__len__"):
         return DatasetData(examples)
-    raise ValueError(
+    raise InputError(
         f"client data must be (inputs, targets), a torch Dataset or Data, not {type(examples).__name__}"
     )
 

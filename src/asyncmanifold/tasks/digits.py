@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.task import Task
@@ -28,17 +29,17 @@ class Digits:
 
     def __post_init__(self) -> None:
         if self.clients < 1:
-            raise ValueError(f"Digits(clients={self.clients}) must be at least 1")
+            raise InputError(f"Digits(clients={self.clients}) must be at least 1")
         if not 0.0 < self.concentration < float("inf"):
-            raise ValueError(f"Digits(concentration={self.concentration}) must be above 0 and finite")
+            raise InputError(f"Digits(concentration={self.concentration}) must be above 0 and finite")
         if self.min_examples < 2:
-            raise ValueError(f"Digits(min_examples={self.min_examples}) must be at least 2")
+            raise InputError(f"Digits(min_examples={self.min_examples}) must be at least 2")
         for name in ("test_fraction", "validation_fraction"):
             if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"Digits({name}={getattr(self, name)}) must be between 0 and 1")
+                raise InputError(f"Digits({name}={getattr(self, name)}) must be between 0 and 1")
         available = int(1797 * (1.0 - self.test_fraction))
         if self.clients * self.min_examples > available // 2:
-            raise ValueError(
+            raise InputError(
                 f"Digits(clients={self.clients}, min_examples={self.min_examples}) must need at most "
                 f"{available // 2} examples: half of the {available} for training"
             )
@@ -106,7 +107,7 @@ def dirichlet_partition(
         joined = [random.permutation(np.concatenate(part)) for part in parts]
         if min(len(part) for part in joined) >= min_examples:
             return joined
-    raise ValueError(
+    raise InputError(
         f"no Dirichlet({concentration}) partition with {min_examples} examples for each of {clients} "
         f"clients in {tries} tries: fewer clients, a larger concentration or a smaller min_examples is needed"
     )

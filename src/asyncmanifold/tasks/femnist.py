@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
@@ -50,27 +51,27 @@ class Femnist:
     def __post_init__(self) -> None:
         for name in ("clients", "channels", "hidden"):
             if (value := getattr(self, name)) < 1:
-                raise ValueError(f"Femnist({name}={value}) must be at least 1")
+                raise InputError(f"Femnist({name}={value}) must be at least 1")
         if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(f"Femnist(kernel={self.kernel}) must be odd and at least 1")
+            raise InputError(f"Femnist(kernel={self.kernel}) must be odd and at least 1")
         if self.partition not in ("dirichlet", "writer"):
-            raise ValueError(f"Femnist(partition={self.partition!r}) must be 'dirichlet' or 'writer'")
+            raise InputError(f"Femnist(partition={self.partition!r}) must be 'dirichlet' or 'writer'")
         if not 0.0 < self.concentration < float("inf"):
-            raise ValueError(f"Femnist(concentration={self.concentration}) must be above 0 and finite")
+            raise InputError(f"Femnist(concentration={self.concentration}) must be above 0 and finite")
         if self.min_examples < 2:
-            raise ValueError(f"Femnist(min_examples={self.min_examples}) must be at least 2")
+            raise InputError(f"Femnist(min_examples={self.min_examples}) must be at least 2")
         for name in ("max_examples", "max_test"):
             if (most := getattr(self, name)) is not None and most < 1:
-                raise ValueError(f"Femnist({name}={most}) must be at least 1")
+                raise InputError(f"Femnist({name}={most}) must be at least 1")
         if not 0.0 < self.validation_fraction < 1.0:
-            raise ValueError(
+            raise InputError(
                 f"Femnist(validation_fraction={self.validation_fraction}) must be between 0 and 1"
             )
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""
         if self.data is None:
-            raise ValueError("femnist needs a data file: give --data PATH")
+            raise InputError("femnist needs a data file: give --data PATH")
         records = _read(self.data)
         random = derive(seed, Purpose.PARTITION)
         is_test = records["is_test"].astype(bool)
@@ -99,7 +100,7 @@ class Femnist:
             return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
         parts = by_group(writers, self.clients, seed)
         if (least := min(len(part) for part in parts)) < self.min_examples:
-            raise ValueError(
+            raise InputError(
                 f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
                 f"or a smaller min_examples is needed"
             )
@@ -136,5 +137,5 @@ def _read(path: str) -> Records:
     check_integers(path, "user", records["user"])
     check_integers(path, "is_test", records["is_test"], highest=1)
     if len(np.unique(records["is_test"])) < 2:
-        raise ValueError(f"{path}: record 'is_test' must mark some images, and not all")
+        raise InputError(f"{path}: record 'is_test' must mark some images, and not all")
     return records

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
+from asyncmanifold.errors import InputError
+
 Records = dict[str, npt.NDArray[Any]]
 MAPPED_BYTES = 1 << 26
 """Arrays from this size on are mapped; smaller ones are read and their checksum is verified."""
@@ -31,21 +33,21 @@ def read_npz(path: str, names: Sequence[str]) -> Records:
         with zipfile.ZipFile(path) as archive:
             records = {name: _read(archive, name, path) for name in names}
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from error
+        raise InputError(f"{path}: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path}: not an .npz file, or cut off") from error
+        raise InputError(f"{path}: not an .npz file, or cut off") from error
     first = names[0]
     for name, record in records.items():
         if record.ndim == 0 or len(record) != len(records[first]):
             found = "no rows" if record.ndim == 0 else f"{len(record)} rows"
-            raise ValueError(f"{path}: record {name!r} has {found}, but {first!r} has {len(records[first])}")
+            raise InputError(f"{path}: record {name!r} has {found}, but {first!r} has {len(records[first])}")
     return records
 
 
 def _read(archive: zipfile.ZipFile, name: str, path: str) -> npt.NDArray[Any]:
     if f"{name}.npy" not in archive.namelist():
         present = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
-        raise ValueError(f"{path}: no record {name!r} (there are: {present or 'none'})")
+        raise InputError(f"{path}: no record {name!r} (there are: {present or 'none'})")
     try:
         member = archive.getinfo(f"{name}.npy")
         with archive.open(member) as file:
@@ -58,7 +60,7 @@ def _read(archive: zipfile.ZipFile, name: str, path: str) -> npt.NDArray[Any]:
         *(zipfile.BadZipFile, zlib.error),
     ) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: record {name!r} cannot be read: {reason}") from error
+        raise InputError(f"{path}: record {name!r} cannot be read: {reason}") from error
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -73,9 +75,9 @@ def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[
     """Return an array that is part of a file; writing to it does not change the file."""
     shape, is_fortran, dtype = read_header(file)
     if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded")
+        raise InputError("Object arrays cannot be loaded")
     if file.tell() + dtype.itemsize * prod(shape) != member.file_size:
-        raise ValueError(f"{member.file_size} bytes do not hold {dtype} {shape}")
+        raise InputError(f"{member.file_size} bytes do not hold {dtype} {shape}")
     with Path(path).open("rb") as archive:
         archive.seek(member.header_offset + LENGTHS_OFFSET)
         name_length, extra_length = struct.unpack("<HH", archive.read(4))
@@ -87,11 +89,11 @@ def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[
 def check_images(path: str, images: npt.NDArray[Any], size: int) -> None:
     """Refuse images that are not (N, size, size) bytes."""
     if images.dtype != np.uint8 or images.shape[1:] != (size, size):
-        raise ValueError(
+        raise InputError(
             f"{path}: record 'images' is {images.dtype} {images.shape}, must be uint8 (N, {size}, {size})"
         )
     if len(images) == 0:
-        raise ValueError(f"{path}: record 'images' is empty")
+        raise InputError(f"{path}: record 'images' is empty")
 
 
 def check_integers(
@@ -99,10 +101,10 @@ def check_integers(
 ) -> None:
     """Refuse an array that is not whole numbers, or not between 0 and ``highest``."""
     if record.dtype.kind not in "iub" or record.ndim != dimensions:
-        raise ValueError(
+        raise InputError(
             f"{path}: record {name!r} is {record.dtype} {record.shape}, must be whole numbers "
             f"in {dimensions} dimension{'s' if dimensions > 1 else ''}"
         )
     if highest is not None and record.size and (record.min() < 0 or record.max() > highest):
         wrong = record[(record < 0) | (record > highest)].flat[0]
-        raise ValueError(f"{path}: record {name!r} contains {wrong}, must be from 0 to {highest}")
+        raise InputError(f"{path}: record {name!r} contains {wrong}, must be from 0 to {highest}")

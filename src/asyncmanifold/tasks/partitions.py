@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 
 Indices = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ def dirichlet(
         from datasets import Dataset
         from flwr_datasets.partitioner import DirichletPartitioner
     except ImportError as error:
-        raise ValueError(
+        raise InputError(
             "a Dirichlet partition needs the extra 'data': pip install 'asyncmanifold[data]'"
         ) from error
     numbers = np.arange(len(labels), dtype=np.int64)
@@ -55,7 +56,7 @@ def dirichlet(
             warnings.simplefilter("ignore")
             parts = [partitioner.load_partition(client) for client in range(clients)]
     except ValueError as error:
-        raise ValueError(
+        raise InputError(
             f"no Dirichlet({concentration}) partition of {len(labels)} examples gives {min_examples} to each "
             f"of {clients} clients: fewer clients, a larger concentration or a smaller min_examples is needed"
         ) from error
@@ -69,7 +70,7 @@ def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[I
     """
     members = _members(groups)
     if len(members) < clients:
-        raise ValueError(
+        raise InputError(
             f"{len(members)} groups cannot be dealt to {clients} clients: fewer clients are needed"
         )
     random = derive(seed, Purpose.PARTITION, _STREAM)

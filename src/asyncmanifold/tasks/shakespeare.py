@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.partitions import at_most
@@ -59,37 +60,37 @@ class Shakespeare:
         for name in ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"Shakespeare({name}={value}) must be at least 1")
+                raise InputError(f"Shakespeare({name}={value}) must be at least 1")
         if self.width < self.heads:
-            raise ValueError(f"Shakespeare(width={self.width}) must be at least heads = {self.heads}")
+            raise InputError(f"Shakespeare(width={self.width}) must be at least heads = {self.heads}")
         for name in ("test_fraction", "validation_fraction"):
             if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"Shakespeare({name}={getattr(self, name)}) must be between 0 and 1")
+                raise InputError(f"Shakespeare({name}={getattr(self, name)}) must be between 0 and 1")
         if self.test_fraction + self.validation_fraction >= 1.0:
-            raise ValueError(
+            raise InputError(
                 f"Shakespeare(test_fraction={self.test_fraction}, validation_fraction="
                 f"{self.validation_fraction}) must leave something to train on"
             )
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"Shakespeare(dropout={self.dropout}) must be in [0, 1)")
+            raise InputError(f"Shakespeare(dropout={self.dropout}) must be in [0, 1)")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same clients and windows."""
         if self.data is None:
-            raise ValueError("shakespeare needs a data file: give --data PATH")
+            raise InputError("shakespeare needs a data file: give --data PATH")
         corpus = read_corpus(self.data)
         titles = list(corpus.plays)
         if self.clients > len(titles):
-            raise ValueError(
+            raise InputError(
                 f"Shakespeare(clients={self.clients}) must be at most {len(titles)}, the plays in {self.data}"
             )
         windows = [self.windows(corpus.plays[title]) for title in titles]
         for title, pieces in zip(titles, windows, strict=True):
             if not len(pieces.train):
-                raise ValueError(f"{self.data}: {title!r} has no speaker with {self.context + 1} characters")
+                raise InputError(f"{self.data}: {title!r} has no speaker with {self.context + 1} characters")
         test = np.concatenate([pieces.test for pieces in windows])
         if not len(test):
-            raise ValueError(
+            raise InputError(
                 f"{self.data}: no speaker's last {self.test_fraction:.0%} has {self.context + 1} characters"
             )
         # Training windows are drawn last: max_windows leaves the held-out ones as they are.
@@ -225,7 +226,7 @@ def read_corpus(path: str) -> Corpus:
     for play, speaker, lines in _speeches(path):
         lines_of.setdefault(play, {}).setdefault(speaker, []).extend(lines)
     if not lines_of:
-        raise ValueError(f"{path}: no speeches")
+        raise InputError(f"{path}: no speeches")
     texts: list[str] = []
     plays: dict[str, list[Span]] = {}
     end = 0
@@ -248,26 +249,26 @@ def _speeches(path: str) -> Iterator[tuple[str, str, list[str]]]:
                 if line.strip():
                     yield _speech(line, f"{path}, line {number}")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}, line {number + 1}: not a whole gzip file") from error
+        raise InputError(f"{path}, line {number + 1}: not a whole gzip file") from error
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from error
+        raise InputError(f"{path}: {error.strerror}") from error
 
 
 def _speech(line: bytes, where: str) -> tuple[str, str, list[str]]:
     try:
         entry: Any = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON") from error
+        raise InputError(f"{where}: not JSON") from error
     if not isinstance(entry, dict):
-        raise ValueError(f"{where}: not an object with play, speaker and lines")
+        raise InputError(f"{where}: not an object with play, speaker and lines")
     for key in ("play", "speaker", "lines"):
         if key not in entry:
-            raise ValueError(f"{where}: no {key!r}")
+            raise InputError(f"{where}: no {key!r}")
     play, speaker, lines = entry["play"], entry["speaker"], entry["lines"]
     if not (isinstance(play, str) and isinstance(speaker, str)):
-        raise ValueError(f"{where}: play and speaker must be texts")
+        raise InputError(f"{where}: play and speaker must be texts")
     if not (isinstance(lines, list) and all(isinstance(each, str) for each in lines)):
-        raise ValueError(f"{where}: lines must be a list of texts")
+        raise InputError(f"{where}: lines must be a list of texts")
     return play, speaker, cast(list[str], lines)
 
 
@@ -275,7 +276,7 @@ def _encode(text: str, path: str) -> tuple[Tensor, str]:
     """Return a text as places in its vocabulary, and the vocabulary."""
     vocabulary = "".join(sorted(set(text)))
     if len(vocabulary) > 256:
-        raise ValueError(f"{path}: {len(vocabulary)} different characters, at most 256 are allowed")
+        raise InputError(f"{path}: {len(vocabulary)} different characters, at most 256 are allowed")
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     number_of = np.zeros(max(map(ord, vocabulary), default=0) + 1, dtype=np.uint8)
     number_of[[ord(character) for character in vocabulary]] = np.arange(len(vocabulary))

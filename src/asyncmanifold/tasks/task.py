@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy, Metric
 from asyncmanifold.seeding import Purpose, derive, torch_seed
 from asyncmanifold.tasks.data import Data, all_data, as_data, sizes_of
@@ -45,19 +46,19 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise ValueError("Task(clients=…) must have at least one client")
+            raise InputError("Task(clients=…) must have at least one client")
         object.__setattr__(self, "clients", all_data(self.clients))
         object.__setattr__(self, "test", as_data(self.test))
         if empty := [client for client, size in enumerate(sizes_of(self.clients)) if size == 0]:
-            raise ValueError(f"client {_enumerated(empty)} has no training data")
+            raise InputError(f"client {_enumerated(empty)} has no training data")
         if len(self.test) == 0:
-            raise ValueError("Task(test=…) has no examples")
+            raise InputError("Task(test=…) has no examples")
         if self.validation is not None:
             object.__setattr__(self, "validation", all_data(self.validation))
             if len(self.validation) != len(self.clients):
-                raise ValueError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
+                raise InputError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
         if not self.metrics:
-            raise ValueError("Task(metrics=…) must name at least one metric")
+            raise InputError("Task(metrics=…) must name at least one metric")
 
     @property
     def metric(self) -> str:

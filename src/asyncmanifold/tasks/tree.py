@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.manifolds import on_manifold
@@ -40,18 +41,18 @@ class Tree:
 
     def __post_init__(self) -> None:
         if self.space not in ("hyperbolic", "flat"):
-            raise ValueError(f"Tree(space={self.space!r}) must be 'hyperbolic' or 'flat'")
+            raise InputError(f"Tree(space={self.space!r}) must be 'hyperbolic' or 'flat'")
         for name, least in (("clients", 1), ("branching", 2), ("depth", 2), ("dimension", 1)):
             if (value := getattr(self, name)) < least:
-                raise ValueError(f"Tree({name}={value}) must be at least {least}")
+                raise InputError(f"Tree({name}={value}) must be at least {least}")
         for name in ("negatives", "repeats"):
             if (value := getattr(self, name)) < 1:
-                raise ValueError(f"Tree({name}={value}) must be at least 1")
+                raise InputError(f"Tree({name}={value}) must be at least 1")
         for name in ("test_fraction", "validation_fraction"):
             if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"Tree({name}={getattr(self, name)}) must be between 0 and 1")
+                raise InputError(f"Tree({name}={getattr(self, name)}) must be between 0 and 1")
         if self.clients > self.branching**2:
-            raise ValueError(
+            raise InputError(
                 f"Tree(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
                 f"second level"
             )

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from asyncmanifold.errors import InputError
+from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.progress import Display, display
 from asyncmanifold.report.drawing import standalone_svg
 from asyncmanifold.report.png import write_pngs
@@ -29,16 +31,11 @@ from asyncmanifold.theory.measure import Measures, measure, pooled
 from asyncmanifold.theory.problems import CLIENTS, PROBLEMS, Known, Problem
 from asyncmanifold.theory.slope import Slope, log_slope
 from asyncmanifold.threads import torch_threads
-from asyncmanifold.trace import write_atomically, write_json
 
 COVERED = ("asyncsgd", "fedortho", "fedgs", "asyncbezier")
 """Methods that the corrected theorem speaks of: no buffer, no penalty, and no correction that lengthens."""
 POINT_STEPS, CURVE_STEPS = 2, 1
 GLOBAL_LR = 0.5
-
-
-class TheoryError(ValueError):
-    """A study that cannot be made; one line says why."""
 
 
 @dataclass(frozen=True)
@@ -99,25 +96,25 @@ def study_convergence(
 ) -> list[Finding]:
     """Run ``method`` on every problem, write theory.json and the figure to ``out``, and return the findings.
 
-    A ``TheoryError`` says in one line what is wrong, before any run.
+    A ``InputError`` says in one line what is wrong, before any run.
     """
     lengths = sorted(set(lengths))
     if method not in COVERED:
-        raise TheoryError(f"--method {method}: the theorem is tested for {', '.join(COVERED)}")
+        raise InputError(f"--method {method}: the theorem is tested for {', '.join(COVERED)}")
     if len(lengths) < 2:
-        raise TheoryError("--lengths: a slope needs two different lengths or more")
+        raise InputError("--lengths: a slope needs two different lengths or more")
     if lengths[0] < CLIENTS:
-        raise TheoryError(f"--lengths {lengths[0]}: must be at least {CLIENTS}, the number of clients")
+        raise InputError(f"--lengths {lengths[0]}: must be at least {CLIENTS}, the number of clients")
     if len(seeds) < 2:
-        raise TheoryError("--seeds: an interval needs two seeds or more")
+        raise InputError("--seeds: an interval needs two seeds or more")
     try:
         problems = [make() for make in PROBLEMS.values()]
     except ValueError as error:
-        raise TheoryError(str(error)) from error
+        raise InputError(str(error)) from error
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TheoryError(f"{out}: {error.strerror}") from error
+        raise InputError(f"{out}: {error.strerror}") from error
     total = len(problems) * len(seeds) * sum(lengths)
     with torch_threads(), display(f"theory, {method}", total, quiet=quiet) as shown:
         watch = _Watch(shown)

@@ -1,0 +1,15 @@
+"""Every error that a user can cause. The command line prints these in one line; anything else is a bug."""
+
+from __future__ import annotations
+
+
+class AsyncManifoldError(Exception):
+    """The root of all errors that are not bugs of this library."""
+
+
+class InputError(AsyncManifoldError, ValueError):
+    """Something that was given is wrong; the message says what, where, and what is allowed."""
+
+
+class RunError(AsyncManifoldError, RuntimeError):
+    """A run that cannot go on; what was accepted is kept and can be resumed."""
