@@ -23,7 +23,7 @@ from asyncmanifold.client import Trainer, training
 from asyncmanifold.server import step
 from asyncmanifold.simulation import engine
 from asyncmanifold.tasks import TensorData
-from asyncmanifold.trace import FileTrace
+from asyncmanifold.session.trace import FileTrace
 
 CLIENTS, BATCH_SIZE, STEPS = 10, 32, 5
 UPDATES, RUNS = 500, 5

@@ -11,7 +11,7 @@ from cnn import random_task
 
 from asyncmanifold import Bezier, Job, LocalTraining, Tunnel
 from asyncmanifold.client.training import Trainer
-from asyncmanifold.vectors import Buffers, FlatModel
+from asyncmanifold.vectors import Statistics, FlatModel
 
 EXAMPLES = 512
 REPEATS = 11
@@ -41,7 +41,7 @@ def main() -> None:
             client=0,
             version=0,
             theta=theta,
-            buffers=Buffers.none(),
+            statistics=Statistics.none(),
             point_epochs=int(not along_curve),
             curve_epochs=int(along_curve),
         )

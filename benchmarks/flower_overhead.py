@@ -133,14 +133,14 @@ def make_data(width: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def make_job(flat: FlatModel) -> Job:
     epochs = {"point_epochs": TRAINING.point_epochs, "curve_epochs": TRAINING.curve_epochs}
-    return Job(number=0, client=0, version=0, theta=flat.vector, buffers=flat.read_buffers(), **epochs)
+    return Job(number=0, client=0, version=0, theta=flat.vector, statistics=flat.read_statistics(), **epochs)
 
 
 def job_of(model: nn.Module) -> RecordDict:
     flat = FlatModel(model)
     job = make_job(flat)
     order = Order(job, METHOD.embedding, TRAINING, 0)
-    return job_content(order, model_record(job.theta, job.buffers), ConfigRecord())
+    return job_content(order, model_record(job.theta, job.statistics), ConfigRecord())
 
 
 def job_message(model: nn.Module, node: int) -> Message:

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from asyncmanifold import Bezier, Method, OrthoDC, ServerState, Update, absorb
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.vectors import Statistics
 
 PARAMETERS = 10_000_000
 REPEATS = 31
@@ -26,7 +26,7 @@ def main() -> None:
     offsets = torch.randn(2, PARAMETERS, generator=generator)
     method = Method(embedding=Bezier(2), correction=OrthoDC(1.0))  # always projects
     state = ServerState(theta, version=1)
-    update = Update(client=0, version=0, offsets=offsets, buffers=Buffers.none())
+    update = Update(client=0, version=0, offsets=offsets, statistics=Statistics.none())
     read = [theta, base, *offsets]
     written = [torch.zeros(PARAMETERS), torch.zeros(PARAMETERS)]
 

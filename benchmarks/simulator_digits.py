@@ -14,8 +14,8 @@ from statistics import median
 import torch
 
 from asyncmanifold import simulate
-from asyncmanifold.config import load_config
-from asyncmanifold.trace import read_trace
+from asyncmanifold.configuration.config import load_config
+from asyncmanifold.session.trace import read_trace
 
 REPEATS = 3
 

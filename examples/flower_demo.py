@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from asyncmanifold.printing import print_summary
+from asyncmanifold.commands.printing import print_summary
 from asyncmanifold.report import write_report
-from asyncmanifold.trace import read_trace
+from asyncmanifold.session.trace import read_trace
 
 APP = Path(__file__).resolve().parent / "flower-app"
 BIN = Path(sys.executable).parent

@@ -26,7 +26,7 @@ from asyncmanifold.report.drawing import (
     standalone_svg,
 )
 from asyncmanifold.report.palette import colour_class, dash, marker
-from asyncmanifold.trace import read_trace
+from asyncmanifold.session.trace import read_trace
 
 HERE = Path(__file__).parent
 PAPER = tomllib.loads((HERE / "paper.toml").read_text())

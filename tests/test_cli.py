@@ -9,12 +9,12 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from asyncmanifold import OrthoDC, progress, runs
-from asyncmanifold.cli import main
-from asyncmanifold.config import load_config
-from asyncmanifold.printing import print_curves
+from asyncmanifold.commands.cli import main
+from asyncmanifold.configuration.config import load_config
+from asyncmanifold.commands.printing import print_curves
 from asyncmanifold.progress import Display, LiveBar, PlainLines, RunWatcher
 from asyncmanifold.simulation import placement
-from asyncmanifold.tune import by_size, is_at_edge
+from asyncmanifold.commands.tune import by_size, is_at_edge
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
 
@@ -244,7 +244,7 @@ def test_ray_that_is_not_installed_is_one_line(capsys, tmp_path, monkeypatch):
 
 
 def test_help_is_there_and_imports_nothing_heavy():
-    program = "import sys, asyncmanifold.cli as cli; cli.build_parser().format_help(); print(*sys.modules)"
+    program = "import sys, asyncmanifold.commands.cli as cli; cli.build_parser().format_help(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {"torch", "numpy", "rich", "sklearn"}.isdisjoint(loaded.stdout.split())
     shown = subprocess.run(

@@ -6,7 +6,7 @@ import pytest
 import tomli_w
 
 from asyncmanifold import METHODS, Bezier, Buffer, DelayCompensation, Distance, Hinge, Method, OrthoDC
-from asyncmanifold.config import config_tree, load_config, method_names, scenario_names
+from asyncmanifold.configuration.config import config_tree, load_config, method_names, scenario_names
 from asyncmanifold.errors import InputError
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from asyncmanifold import METHODS, Averaging, Schedule, simulate
 from asyncmanifold.files import load_tensors
-from asyncmanifold.simulation.executors import InlineExecutor
+from asyncmanifold.execution.executors import InlineExecutor
 from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
 
 FULL_DISK = """
 import resource, sys
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # the trace fits, a checkpoint does not
 sys.exit(main(sys.argv[1:]))
 """

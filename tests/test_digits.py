@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from asyncmanifold import simulate
-from asyncmanifold.config import load_config
+from asyncmanifold.configuration.config import load_config
 from asyncmanifold.tasks.data import DatasetData, TensorData, as_data
 from asyncmanifold.tasks.digits import Digits, dirichlet_partition
 from asyncmanifold.tasks.task import Task

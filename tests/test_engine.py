@@ -42,19 +42,19 @@ def test_a_slow_replay_of_the_trace_gives_the_same_model(name):
     method, task = METHODS[name], make_task()
     result = run(name, updates=25)
     model = FlatModel(task.build_model(0))
-    state = ServerState(model.vector.clone(), model.read_buffers())
-    versions = {0: (state.theta.clone(), state.buffers)}
+    state = ServerState(model.vector.clone(), model.read_statistics())
+    versions = {0: (state.theta.clone(), state.statistics)}
     trainer = Trainer(make_model(), task.loss, method.embedding, TRAINING, seed=0)
     total = sum(len(data) for data in task.clients)
     for record in of_kind(result.trace, "update"):
-        theta, buffers = versions[record["base_version"]]
+        theta, statistics = versions[record["base_version"]]
         curve_epochs = TRAINING.curve_epochs if method.embedding.is_curve else 0
         job = Job(
             number=record["job"],
             client=record["client"],
             version=record["base_version"],
             theta=theta,
-            buffers=buffers,
+            statistics=statistics,
             point_epochs=record["epochs"] - curve_epochs,
             curve_epochs=curve_epochs,
         )
@@ -62,10 +62,10 @@ def test_a_slow_replay_of_the_trace_gives_the_same_model(name):
         state, _ = absorb(method, state, trainer.train(job, data), base=theta, weight=len(data) / total)
         if state.version < record["version"]:
             state = flush(method, state)  # a synchronous round is complete
-        versions[state.version] = (state.theta.clone(), state.buffers)
+        versions[state.version] = (state.theta.clone(), state.statistics)
     final = FlatModel(result.model)
     assert torch.equal(final.vector, state.theta)
-    assert torch.equal(final.read_buffers().floats, state.buffers.floats)
+    assert torch.equal(final.read_statistics().floats, state.statistics.floats)
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff", "asyncbezier"])

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from asyncmanifold import Bezier, DelayCompensation, Method
-from asyncmanifold.config import load_config
+from asyncmanifold.configuration.config import load_config
 from asyncmanifold.flower import Policy
 
 ROOT = Path(__file__).parent.parent

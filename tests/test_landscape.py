@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from asyncmanifold import METHODS, Bezier, Buffer, Task, simulate
-from asyncmanifold.cli import main
-from asyncmanifold.config import Config
+from asyncmanifold.commands.cli import main
+from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.measure import measure
 from asyncmanifold.landscape.plane import Plane, draw_sample, sample_size, square_around

@@ -32,7 +32,7 @@ from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, Penalty
 from asyncmanifold.server.protocol import Average, Pending, state_from_file, state_to_file
 from asyncmanifold.server.step import flush
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.vectors import Statistics
 
 PARTS = {
     "embedding": [Point(), *(Bezier(degree) for degree in range(1, 5)), Bezier(2, step="parameter")],
@@ -112,16 +112,16 @@ def cases(draw, rule, shapes=tuple(SHAPES), history=True):
     def make_update(theta, version, staleness, shape):
         drift = random.standard_normal(size) if staleness else np.zeros(size)
         offsets = SHAPES[shape](random.standard_normal((method.embedding.points, size)), drift)
-        buffers = Buffers(
+        statistics = Statistics(
             floats(random.standard_normal(buffer_sizes[0])),
             torch.from_numpy(random.integers(-9, 9, buffer_sizes[1])),
         )
         base = theta - floats(drift) if staleness else theta
-        return Update(0, version - staleness, floats(offsets), buffers), base
+        return Update(0, version - staleness, floats(offsets), statistics), base
 
     state = ServerState(
         theta=floats(random.standard_normal(size)),
-        buffers=Buffers(
+        statistics=Statistics(
             floats(random.standard_normal(buffer_sizes[0])), torch.zeros(buffer_sizes[1], dtype=torch.int64)
         ),
         version=10,
@@ -139,8 +139,8 @@ def copied(value):
     """Return a deep copy of tensors in tuples and dataclasses."""
     if isinstance(value, torch.Tensor):
         return value.clone()
-    if isinstance(value, Buffers):
-        return Buffers(*(tensor.clone() for tensor in value))
+    if isinstance(value, Statistics):
+        return Statistics(*(tensor.clone() for tensor in value))
     if is_dataclass(value):
         return replace(value, **{field.name: copied(getattr(value, field.name)) for field in fields(value)})
     return value
@@ -152,7 +152,7 @@ def same(a, b):
         return False
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
-    if isinstance(a, Buffers):
+    if isinstance(a, Statistics):
         return all(same(x, y) for x, y in zip(a, b, strict=True))
     if is_dataclass(a):
         return all(same(getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
@@ -190,8 +190,8 @@ def test_the_model_keeps_its_form_and_stays_finite(rule, data):
             assert tensor.shape == case.state.theta.shape
             assert tensor.dtype == torch.float32
             assert torch.isfinite(tensor).all()
-        for buffers in (state.buffers, state.returned()[1]):
-            assert [(t.shape, t.dtype) for t in buffers] == [(t.shape, t.dtype) for t in case.state.buffers]
+        for statistics in (state.statistics, state.returned()[1]):
+            assert [(t.shape, t.dtype) for t in statistics] == [(t.shape, t.dtype) for t in case.state.statistics]
     assert step.fraction >= 0.0
     if not case.method.synchronous:  # whose mean of a round may be extrapolated
         assert step.fraction <= 1.0
@@ -213,7 +213,7 @@ def test_the_version_counts_moves_and_updates_counts_updates(rule, data):
         assert after.version == before.version
         assert after.pending.count == held
         assert after.theta is before.theta
-        assert same(after.buffers, before.buffers)
+        assert same(after.statistics, before.statistics)
     assert after.updates == before.updates + 1
     assert (step.version, step.base_version) == (after.version, case.update.version)
     assert step.staleness == before.version - case.update.version
@@ -332,7 +332,7 @@ def test_moving_the_origin_moves_the_model_with_it(rule, data):
     assert close(flush(case.method, shifted).theta, flush(case.method, after).theta + shift, unit)
 
 
-# --- buffers of the model -----------------------------------------------------------------------------
+# --- statistics of the model -----------------------------------------------------------------------------
 
 
 @every_method
@@ -341,12 +341,12 @@ def test_float_buffers_mix_by_the_step_fraction_and_whole_numbers_are_copied(nam
     case = data.draw(cases(name, shapes=["generic"], history=False))
     case.method = replace(case.method, buffer=None)
     after, step = case.absorb()
-    assume(step.fraction > 0.0)  # else the update has no part in the model, nor in its buffers
-    expected = case.state.buffers.floats + step.fraction * (
-        case.update.buffers.floats - case.state.buffers.floats
+    assume(step.fraction > 0.0)  # else the update has no part in the model, nor in its statistics
+    expected = case.state.statistics.floats + step.fraction * (
+        case.update.statistics.floats - case.state.statistics.floats
     )
-    torch.testing.assert_close(after.buffers.floats, expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(after.buffers.integers, case.update.buffers.integers)
+    torch.testing.assert_close(after.statistics.floats, expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(after.statistics.integers, case.update.statistics.integers)
 
 
 @pytest.mark.parametrize("buffer", [Buffer(4), Barrier()])
@@ -357,17 +357,17 @@ def test_a_buffered_method_keeps_float_buffers_a_convex_combination(buffer, glob
     method = Method(buffer=buffer, global_lr=global_lr)
     received = floats(random.standard_normal((4, 6)))
     state = ServerState(
-        theta=torch.zeros(3), buffers=Buffers(floats(random.standard_normal(6)), torch.tensor([0]))
+        theta=torch.zeros(3), statistics=Statistics(floats(random.standard_normal(6)), torch.tensor([0]))
     )
-    lowest = torch.minimum(state.buffers.floats, received.amin(dim=0))
-    highest = torch.maximum(state.buffers.floats, received.amax(dim=0))
+    lowest = torch.minimum(state.statistics.floats, received.amin(dim=0))
+    highest = torch.maximum(state.statistics.floats, received.amax(dim=0))
     for number, values in enumerate(received):
-        update = Update(number, 0, torch.ones(1, 3), Buffers(values, torch.tensor([number + 1])))
+        update = Update(number, 0, torch.ones(1, 3), Statistics(values, torch.tensor([number + 1])))
         state, _ = absorb(method, state, update, base=state.theta, weight=float(random.uniform(0.05, 0.5)))
     state = flush(method, state)
-    assert (state.buffers.floats >= lowest - 1e-5).all()
-    assert (state.buffers.floats <= highest + 1e-5).all()
-    assert state.buffers.integers.tolist() == [4]
+    assert (state.statistics.floats >= lowest - 1e-5).all()
+    assert (state.statistics.floats <= highest + 1e-5).all()
+    assert state.statistics.integers.tolist() == [4]
 
 
 def test_buffers_of_a_full_buffer_by_hand():
@@ -382,28 +382,28 @@ def test_buffers_of_a_full_buffer_by_hand():
         (Barrier(), 40.0, 4.0),
     ):
         method = Method(buffer=buffer)
-        state = ServerState(torch.zeros(1), Buffers(torch.tensor([old]), torch.tensor([5])))
+        state = ServerState(torch.zeros(1), Statistics(torch.tensor([old]), torch.tensor([5])))
         for value, weight in ((8.0, 0.25), (2.0, 0.5)):
-            update = Update(0, 0, torch.ones(1, 1), Buffers(torch.tensor([value]), torch.tensor([7])))
+            update = Update(0, 0, torch.ones(1, 1), Statistics(torch.tensor([value]), torch.tensor([7])))
             state, _ = absorb(method, state, update, base=state.theta, weight=weight)
         state = flush(method, state)
-        assert state.buffers.floats.tolist() == pytest.approx([expected], rel=1e-6)
-        assert state.buffers.integers.tolist() == [7]
+        assert state.statistics.floats.tolist() == pytest.approx([expected], rel=1e-6)
+        assert state.statistics.integers.tolist() == [7]
 
 
 def test_an_average_holds_the_mean_of_float_buffers_and_the_last_whole_numbers():
     """Steps of ½ from 0 towards 8: 4, then 6, then 7; their mean is 17/3."""
     method = Method(averaging=Averaging(0))
-    state = ServerState(torch.zeros(1), Buffers(torch.tensor([0.0]), torch.tensor([0])))
+    state = ServerState(torch.zeros(1), Statistics(torch.tensor([0.0]), torch.tensor([0])))
     for count in (1, 2, 3):
         update = Update(
-            0, state.version, torch.ones(1, 1), Buffers(torch.tensor([8.0]), torch.tensor([count]))
+            0, state.version, torch.ones(1, 1), Statistics(torch.tensor([8.0]), torch.tensor([count]))
         )
         state, _ = absorb(method, state, update, base=state.theta, weight=0.5)
-    buffers = state.returned()[1]
-    assert state.buffers.floats.tolist() == pytest.approx([7.0])
-    assert buffers.floats.tolist() == pytest.approx([5.6666667])
-    assert buffers.integers.tolist() == [3]
+    statistics = state.returned()[1]
+    assert state.statistics.floats.tolist() == pytest.approx([7.0])
+    assert statistics.floats.tolist() == pytest.approx([5.6666667])
+    assert statistics.integers.tolist() == [3]
 
 
 # --- files --------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_a_state_goes_to_a_file_and_back(rule, data, tmp_path_factory):
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_state_with_everything_set_goes_to_a_file_and_back(shared, tmp_path):
     random = torch.Generator().manual_seed(3)
-    buffers = Buffers(torch.randn(2, generator=random), torch.tensor([2**40, -1]))
+    statistics = Statistics(torch.randn(2, generator=random), torch.tensor([2**40, -1]))
     theta = torch.randn(5, generator=random)
 
     def copy(tensor):
@@ -435,12 +435,12 @@ def test_a_state_with_everything_set_goes_to_a_file_and_back(shared, tmp_path):
 
     state = ServerState(
         theta=theta,
-        buffers=buffers,
+        statistics=statistics,
         version=7,
         updates=31,
         memory=torch.rand(5, generator=random),
-        pending=Pending(torch.randn(5, generator=random), 3, 0.1 + 0.2, 1.0 / 3.0, buffers),
-        average=Average(copy(theta), Buffers(copy(buffers.floats), copy(buffers.integers)), 4),
+        pending=Pending(torch.randn(5, generator=random), 3, 0.1 + 0.2, 1.0 / 3.0, statistics),
+        average=Average(copy(theta), Statistics(copy(statistics.floats), copy(statistics.integers)), 4),
     )
     save_tensors(tmp_path / "state.safetensors", *state_to_file(state))
     assert same(state_from_file(*load_tensors(tmp_path / "state.safetensors")), state)
@@ -456,7 +456,7 @@ def with_entry(tensor, value):
 
 
 def with_buffers(update, **changes):
-    return replace(update, buffers=update.buffers._replace(**changes))
+    return replace(update, statistics=update.statistics._replace(**changes))
 
 
 FAULTS = {
@@ -514,29 +514,29 @@ FAULTS = {
         lambda u: replace(u, offsets=with_entry(u.offsets.flip(0), 500.0).flip(0)),
         r"norm 500\.\d* is above the bound 100",
     ),
-    "nan in buffers": (
-        lambda u: with_buffers(u, floats=with_entry(u.buffers.floats, torch.nan)),
-        "buffers have non-finite values",
+    "nan in statistics": (
+        lambda u: with_buffers(u, floats=with_entry(u.statistics.floats, torch.nan)),
+        "statistics have non-finite values",
     ),
-    "inf in buffers": (
-        lambda u: with_buffers(u, floats=with_entry(u.buffers.floats, -torch.inf)),
-        "buffers have non-finite values",
+    "inf in statistics": (
+        lambda u: with_buffers(u, floats=with_entry(u.statistics.floats, -torch.inf)),
+        "statistics have non-finite values",
     ),
-    "short float buffers": (
-        lambda u: with_buffers(u, floats=u.buffers.floats[:1]),
-        r"buffers.floats have shape \(1,\), not \(2,\)",
+    "short float statistics": (
+        lambda u: with_buffers(u, floats=u.statistics.floats[:1]),
+        r"statistics.floats have shape \(1,\), not \(2,\)",
     ),
-    "long integer buffers": (
+    "long integer statistics": (
         lambda u: with_buffers(u, integers=torch.zeros(3, dtype=torch.int64)),
-        r"buffers.integers have shape \(3,\), not \(1,\)",
+        r"statistics.integers have shape \(3,\), not \(1,\)",
     ),
-    "float64 buffers": (
-        lambda u: with_buffers(u, floats=u.buffers.floats.double()),
-        "buffers.floats are torch.float64, not torch.float32",
+    "float64 statistics": (
+        lambda u: with_buffers(u, floats=u.statistics.floats.double()),
+        "statistics.floats are torch.float64, not torch.float32",
     ),
     "float integers": (
-        lambda u: with_buffers(u, integers=u.buffers.integers.float()),
-        "buffers.integers are torch.float32, not torch.int64",
+        lambda u: with_buffers(u, integers=u.statistics.integers.float()),
+        "statistics.integers are torch.float32, not torch.int64",
     ),
 }
 
@@ -546,14 +546,14 @@ def guarded(name):
     method = replace(METHODS[name], max_staleness=5, norm_bound=100.0)
     random = torch.Generator().manual_seed(5)
 
-    def buffers():
-        return Buffers(torch.randn(2, generator=random), torch.tensor([1]))
+    def statistics():
+        return Statistics(torch.randn(2, generator=random), torch.tensor([1]))
 
     def update():
         offsets = torch.randn(method.embedding.points, 4, generator=random)
-        return Update(client=1, version=5, offsets=offsets, buffers=buffers())
+        return Update(client=1, version=5, offsets=offsets, statistics=statistics())
 
-    state = ServerState(torch.randn(4, generator=random), buffers(), version=7, updates=20)
+    state = ServerState(torch.randn(4, generator=random), statistics(), version=7, updates=20)
     base = state.theta - torch.randn(4, generator=random)
     for _ in range(2):
         state, _ = absorb(method, state, update(), base=base, weight=0.3)
@@ -629,7 +629,7 @@ def test_an_impossible_part_is_refused_with_call_value_and_range(make, message):
 
 @pytest.mark.parametrize("weight", [-0.1, float("nan"), float("inf")])
 def test_a_weight_that_is_no_share_is_an_error(weight):
-    update = Update(client=0, version=0, offsets=torch.ones(1, 2), buffers=Buffers.none())
+    update = Update(client=0, version=0, offsets=torch.ones(1, 2), statistics=Statistics.none())
     with pytest.raises(ValueError, match=r"absorb\(weight="):
         absorb(METHODS["asyncsgd"], ServerState(torch.zeros(2)), update, base=torch.zeros(2), weight=weight)
 
@@ -656,12 +656,12 @@ def test_a_number_out_of_range_is_refused(make, value):
 
 def test_whole_numbers_are_copied_even_where_the_step_is_zero():
     method = replace(METHODS["asyncfeded"], penalty=Distance(1.0))
-    state = ServerState(torch.ones(2), Buffers(torch.ones(1), torch.tensor([3])), version=1)
-    update = Update(0, 0, torch.zeros(1, 2), Buffers(torch.zeros(1), torch.tensor([8])))
+    state = ServerState(torch.ones(2), Statistics(torch.ones(1), torch.tensor([3])), version=1)
+    update = Update(0, 0, torch.zeros(1, 2), Statistics(torch.zeros(1), torch.tensor([8])))
     after, step = absorb(method, state, update, base=torch.zeros(2), weight=0.5)
     assert step.fraction == 0.0
-    assert after.buffers.floats.tolist() == [1.0]
-    assert after.buffers.integers.tolist() == [8]
+    assert after.statistics.floats.tolist() == [1.0]
+    assert after.statistics.integers.tolist() == [8]
 
 
 def test_adapted_epochs_never_exceed_their_bound():

@@ -30,7 +30,7 @@ from asyncmanifold import (
 )
 from asyncmanifold.server.penalties import Penalty
 from asyncmanifold.server.step import flush
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.vectors import Statistics
 
 seeds = st.integers(0, 2**32 - 1)
 stalenesses = st.integers(0, 4)
@@ -47,8 +47,8 @@ def vector(random, *shape):
 def run(method, seed, *, staleness=2, updates=4, size=40):
     """Return the final state and all steps of a few random updates, each ``staleness`` versions old."""
     random = np.random.default_rng(seed)
-    buffers = Buffers(vector(random, 3), torch.tensor([0]))
-    state = ServerState(vector(random, size), buffers, version=10, updates=20)
+    statistics = Statistics(vector(random, 3), torch.tensor([0]))
+    state = ServerState(vector(random, size), statistics, version=10, updates=20)
     steps = []
     for number in range(updates):
         base = state.theta - vector(random, size) if staleness else state.theta
@@ -56,7 +56,7 @@ def run(method, seed, *, staleness=2, updates=4, size=40):
             client=number,
             version=state.version - staleness,
             offsets=vector(random, method.embedding.points, size),
-            buffers=Buffers(vector(random, 3), torch.tensor([number])),
+            statistics=Statistics(vector(random, 3), torch.tensor([number])),
         )
         state, step = absorb(method, state, received, base=base, weight=float(random.uniform(0.1, 0.6)))
         steps.append(step)
@@ -64,12 +64,12 @@ def run(method, seed, *, staleness=2, updates=4, size=40):
 
 
 def assert_same_bits(first, second, seed, **options):
-    """Both methods end at the same model, the same buffers, and say the same about every step."""
+    """Both methods end at the same model, the same statistics, and say the same about every step."""
     state, steps = run(first, seed, **options)
     other, other_steps = run(second, seed, **options)
     assert torch.equal(state.theta, other.theta)
-    assert torch.equal(state.buffers.floats, other.buffers.floats)
-    assert torch.equal(state.buffers.integers, other.buffers.integers)
+    assert torch.equal(state.statistics.floats, other.statistics.floats)
+    assert torch.equal(state.statistics.integers, other.statistics.integers)
     assert steps == other_steps
 
 
@@ -155,7 +155,7 @@ def test_a_base_that_equals_the_model_is_no_drift(seed):
             absorb(
                 method,
                 state,
-                Update(0, version, offsets, state.buffers),
+                Update(0, version, offsets, state.statistics),
                 base=state.theta.clone(),
                 weight=0.4,
             )[0].theta
@@ -216,7 +216,7 @@ def test_always_projecting_leaves_a_step_across_the_drift(seed, staleness):
     random = np.random.default_rng(seed)
     state = ServerState(vector(random, 30), version=5)
     drift = vector(random, 30)
-    received = Update(0, 5 - staleness, vector(random, 1, 30), state.buffers)
+    received = Update(0, 5 - staleness, vector(random, 1, 30), state.statistics)
     after, step = absorb(METHODS["fedortho"], state, received, base=state.theta - drift, weight=1.0)
     cosine = torch.nn.functional.cosine_similarity(after.theta - state.theta, drift, dim=0)
     assert step.projected == [True]
@@ -266,7 +266,7 @@ def test_the_average_of_one_model_is_that_model(name, seed):
         assert state.version == 11
         assert state.average.count == 1
         assert torch.equal(state.returned()[0], state.theta)
-        assert torch.equal(state.returned()[1].floats, state.buffers.floats)
+        assert torch.equal(state.returned()[1].floats, state.statistics.floats)
 
 
 @few

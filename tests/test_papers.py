@@ -33,7 +33,7 @@ from asyncmanifold import (
     absorb,
 )
 from asyncmanifold.server.step import flush
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.vectors import Statistics
 from reference import ReferenceServer, next_epochs
 
 
@@ -42,7 +42,7 @@ def server(theta=(4.0, 6.0), version=5, updates=20, **rest):
 
 
 def update(*offsets, version=2):
-    return Update(client=0, version=version, offsets=torch.tensor(offsets), buffers=Buffers.none())
+    return Update(client=0, version=version, offsets=torch.tensor(offsets), statistics=Statistics.none())
 
 
 def moved(method, *offsets, weight, state=None, base=(1.0, 2.0), version=2):
@@ -597,7 +597,7 @@ def test_a_method_agrees_with_the_reference_on_long_vectors(name):
         offsets = offsets_beside_a_trend(random, method.embedding.points, trend)
         version = max(0, state.version - int(random.integers(0, 6)))
         weight = float(random.uniform(0.1, 0.5))
-        received = Update(0, version, torch.from_numpy(offsets), Buffers.none())
+        received = Update(0, version, torch.from_numpy(offsets), Statistics.none())
         state, step = absorb(method, state, received, base=versions[version], weight=weight)
         slow.absorb(offsets.astype(np.float64), version, weight)
         assert step.penalty == pytest.approx(slow.penalty, rel=1e-5)

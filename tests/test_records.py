@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from asyncmanifold import simulate
-from asyncmanifold.compare import tabulate, write_table
+from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import load_tensors, save_tensors, write_atomically, write_json
-from asyncmanifold.simulation.directory import RunDirectory
-from asyncmanifold.trace import FileTrace, read_trace
+from asyncmanifold.session.directory import RunDirectory
+from asyncmanifold.session.trace import FileTrace, read_trace
 from tiny import TRAINING, make_model, make_run, make_task
 
 SUMMARY_KEYS = {
@@ -104,7 +104,7 @@ def test_two_processes_cannot_write_to_one_run(tmp_path):
     held = RunDirectory(tmp_path, {}, resume=False)
     program = (
         "import sys; from pathlib import Path\n"
-        "from asyncmanifold.simulation.directory import RunDirectory\n"
+        "from asyncmanifold.session.directory import RunDirectory\n"
         "RunDirectory(Path(sys.argv[1]), {}, resume=True)"
     )
     other = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True)

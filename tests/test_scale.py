@@ -15,7 +15,7 @@ from asyncmanifold import Schedule, Shares, Task, simulate
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Point
 from asyncmanifold.server.protocol import Job
-from asyncmanifold.simulation.executors import InlineExecutor, Workshop
+from asyncmanifold.execution.executors import InlineExecutor, Workshop
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel
@@ -167,7 +167,7 @@ def test_jobs_in_this_process_use_the_same_memory_one_after_another():
     executor = InlineExecutor(Workshop(task, Point(), TRAINING, seed=0))
     places, norms = set(), set()
     for number in range(3):
-        job = Job(number, number, 0, model.vector, model.read_buffers(), point_epochs=1, curve_epochs=0)
+        job = Job(number, number, 0, model.vector, model.read_statistics(), point_epochs=1, curve_epochs=0)
         executor.submit(job, 0.0)
         offsets = executor.result(job, remaining=1).offsets
         executor.release(job)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asyncmanifold import METHODS, LocalTraining, OrthoDC, Run, simulate
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 from asyncmanifold.client.curved import curve
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier

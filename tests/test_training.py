@@ -14,7 +14,7 @@ from asyncmanifold import Bezier, Job, LocalTraining, Point
 from asyncmanifold.client import NonFiniteLoss, Trainer
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks import TensorData
-from asyncmanifold.vectors import Buffers, FlatModel
+from asyncmanifold.vectors import Statistics, FlatModel
 from reference import train_through_curve, training_steps
 
 SEED = 5
@@ -71,7 +71,7 @@ def job_for(module, number=0, client=3, point_epochs=2, curve_epochs=0):
         client=client,
         version=9,
         theta=flat.vector.clone(),
-        buffers=flat.read_buffers(),
+        statistics=flat.read_statistics(),
         point_epochs=point_epochs,
         curve_epochs=curve_epochs,
     )
@@ -234,8 +234,8 @@ def test_training_lowers_the_loss():
 def same_update(a, b):
     return (
         torch.equal(a.offsets, b.offsets)
-        and torch.equal(a.buffers.floats, b.buffers.floats)
-        and torch.equal(a.buffers.integers, b.buffers.integers)
+        and torch.equal(a.statistics.floats, b.statistics.floats)
+        and torch.equal(a.statistics.integers, b.statistics.integers)
         and (a.client, a.version, a.loss) == (b.client, b.version, b.loss)
     )
 
@@ -310,10 +310,10 @@ def test_the_global_generators_are_left_as_they_were(fails):
 @pytest.mark.parametrize("embedding", [Point(), Bezier(3)], ids=["point", "curve"])
 def test_the_job_is_never_written_to(embedding):
     job = job_for(with_statistics(), curve_epochs=embedding.points - 1)
-    theta, buffers = job.theta.clone(), [tensor.clone() for tensor in job.buffers]
+    theta, statistics = job.theta.clone(), [tensor.clone() for tensor in job.statistics]
     update = trainer_for(with_statistics, embedding).train(job, DATA)
     assert torch.equal(job.theta, theta)
-    assert all(torch.equal(a, b) for a, b in zip(job.buffers, buffers, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(job.statistics, statistics, strict=True))
     assert update.offsets.any()
 
 
@@ -362,21 +362,21 @@ def test_running_statistics_are_trained_and_returned():
     for indices in data.taken:
         model(inputs[indices])
     torch.testing.assert_close(
-        update.buffers.floats, torch.cat([model[1].running_mean, model[1].running_var])
+        update.statistics.floats, torch.cat([model[1].running_mean, model[1].running_var])
     )
-    assert update.buffers.integers.tolist() == [len(data.taken)]
-    assert not torch.equal(update.buffers.floats, job.buffers.floats)
+    assert update.statistics.integers.tolist() == [len(data.taken)]
+    assert not torch.equal(update.statistics.floats, job.statistics.floats)
 
 
 def test_running_statistics_start_from_the_job():
     trainer = trainer_for(with_statistics)
     job = job_for(with_statistics(), point_epochs=1)
-    ahead = Buffers(job.buffers.floats + 1.0, torch.tensor([40]))
+    ahead = Statistics(job.statistics.floats + 1.0, torch.tensor([40]))
     other = Job(job.number, job.client, job.version, job.theta, ahead, 1, 0)
     trainer.train(job, DATA)
     update = trainer.train(other, DATA)
-    assert update.buffers.integers.tolist() == [45]
-    assert not torch.equal(update.buffers.floats, trainer.train(job, DATA).buffers.floats)
+    assert update.statistics.integers.tolist() == [45]
+    assert not torch.equal(update.statistics.floats, trainer.train(job, DATA).statistics.floats)
 
 
 @pytest.mark.parametrize("make", [with_dropout, with_statistics])
@@ -388,7 +388,7 @@ def test_a_module_left_in_evaluation_mode_is_trained_all_the_same(make):
 
 def test_a_model_without_statistics_returns_no_buffers():
     update = trainer_for().train(job_for(perceptron()), DATA)
-    assert [len(tensor) for tensor in update.buffers] == [0, 0]
+    assert [len(tensor) for tensor in update.statistics] == [0, 0]
 
 
 def test_frozen_parameters_stay_out_of_the_vector_and_as_they_were():

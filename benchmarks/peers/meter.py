@@ -58,7 +58,7 @@ class Meter:
         print(json.dumps(measured), flush=True)
 
     def _is_long_enough(self, first: Reading) -> bool:
-        """Return whether enough was measured: enough updates, or whole buffers in enough time."""
+        """Return whether enough was measured: enough updates, or whole statistics in enough time."""
         updates = self._updates - first.updates
         if updates >= self._size.measured:
             return True

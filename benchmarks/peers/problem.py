@@ -39,7 +39,7 @@ class Size:
     warm_up: int
     """Updates before the measurement begins."""
     measured: int
-    """Updates that are measured, at most; this and the warm-up are whole buffers."""
+    """Updates that are measured, at most; this and the warm-up are whole statistics."""
 
     @property
     def examples(self) -> int:

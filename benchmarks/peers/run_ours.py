@@ -14,7 +14,7 @@ from problem import BATCH_SIZE, BUFFER_SIZE, CONCURRENCY, LEARNING_RATE
 from torch import nn
 
 from asyncmanifold import METHODS, Buffer, LocalTraining, Run, Schedule, Task, simulate
-from asyncmanifold.trace import Record
+from asyncmanifold.session.trace import Record
 
 
 class Measured(Exception):  # noqa: N818 - an outcome, not an error

@@ -2,7 +2,7 @@
 
 import sys
 
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,7 +6,7 @@ import sys
 from time import perf_counter
 from typing import Self
 
-from asyncmanifold.trace import Record
+from asyncmanifold.session.trace import Record
 
 
 class Display:

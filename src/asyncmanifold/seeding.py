@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     LAYERS = 8
     LANDSCAPE = 9
     TUNNEL = 10
+    OUTGOING = 11
 
 
 def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat vector, its buffers beside it."""
+"""A module's parameters as one flat vector, its statistics beside it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.spaces import space_of
 
 
-class Buffers(NamedTuple):
+class Statistics(NamedTuple):
     """What a module keeps besides parameters, such as BatchNorm's running statistics.
 
-    Floating-point buffers are one vector and may be averaged; all others (counters, masks) are one
+    Floating-point statistics are one vector and may be averaged; all others (counters, masks) are one
     vector of whole numbers and are only ever copied.
     """
 
@@ -23,8 +23,8 @@ class Buffers(NamedTuple):
     integers: Tensor
 
     @classmethod
-    def none(cls) -> Buffers:
-        """The buffers of a module that has none."""
+    def none(cls) -> Statistics:
+        """The statistics of a module that has none."""
         return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
     def named(self, name: str) -> dict[str, Tensor]:
@@ -32,8 +32,8 @@ class Buffers(NamedTuple):
         return {f"{name}.floats": self.floats, f"{name}.integers": self.integers}
 
     @classmethod
-    def from_named(cls, name: str, tensors: Mapping[str, Tensor]) -> Buffers:
-        """Return the buffers that ``named`` described."""
+    def from_named(cls, name: str, tensors: Mapping[str, Tensor]) -> Statistics:
+        """Return the statistics that ``named`` described."""
         return cls(tensors[f"{name}.floats"], tensors[f"{name}.integers"])
 
 
@@ -58,9 +58,9 @@ class FlatModel:
             parameter.data = part
         self.space = space_of(self._parameters)
         """Where the vector lives: flat, unless parameters are geoopt's ``ManifoldParameter``."""
-        buffers = list(module.buffers())
-        self._floats = [b for b in buffers if b.is_floating_point()]
-        self._integers = [b for b in buffers if not b.is_floating_point()]
+        held = list(module.buffers())
+        self._floats = [b for b in held if b.is_floating_point()]
+        self._integers = [b for b in held if not b.is_floating_point()]
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """Return a vector of the model's size as views, one in the form of each parameter."""
@@ -88,27 +88,27 @@ class FlatModel:
         """The number P of trainable parameters."""
         return self.vector.numel()
 
-    def read_buffers(self) -> Buffers:
-        """Return a copy of the module's buffers."""
-        none = Buffers.none()
-        return Buffers(
+    def read_statistics(self) -> Statistics:
+        """Return a copy of the module's statistics."""
+        none = Statistics.none()
+        return Statistics(
             torch.cat([none.floats, *(b.reshape(-1).to(torch.float32) for b in self._floats)]),
             torch.cat([none.integers, *(b.reshape(-1).to(torch.int64) for b in self._integers)]),
         )
 
-    def write_buffers(self, buffers: Buffers) -> None:
-        """Set the module's buffers."""
-        for targets, source in ((self._floats, buffers.floats), (self._integers, buffers.integers)):
+    def write_statistics(self, statistics: Statistics) -> None:
+        """Set the module's statistics."""
+        for targets, source in ((self._floats, statistics.floats), (self._integers, statistics.integers)):
             start = 0
             for target in targets:
                 end = start + target.numel()
                 target.copy_(source[start:end].view(target.shape))
                 start = end
 
-    def load(self, theta: Tensor, buffers: Buffers) -> None:
-        """Set parameters and buffers."""
+    def load(self, theta: Tensor, statistics: Statistics) -> None:
+        """Set parameters and statistics."""
         self.vector.copy_(theta)
-        self.write_buffers(buffers)
+        self.write_statistics(statistics)
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return a copy of the module's state by name, as ``load_state_dict`` takes it."""

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 
 from asyncmanifold import simulate
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 from asyncmanifold.report import write_report
 from tiny import CLOCK, TRAINING, make_run, make_task
 

@@ -15,7 +15,7 @@ import torch
 from processes import descendants, is_alive, trainers
 
 from asyncmanifold import simulate
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.simulation import ray_workers
 from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of

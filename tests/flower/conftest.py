@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncmanifold.cli import main
+from asyncmanifold.commands.cli import main
 from tiny import of_kind
 
 ROOT = Path(__file__).resolve().parents[2]

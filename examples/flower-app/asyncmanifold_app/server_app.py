@@ -5,7 +5,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from asyncmanifold.config import config_tree
+from asyncmanifold.configuration.config import config_tree
 from asyncmanifold.flower import AsyncServer, Policy
 from asyncmanifold.vectors import FlatModel
 from asyncmanifold_app.setup import build_task, read_config

@@ -4,7 +4,7 @@ from functools import cache
 
 from flwr.app import Context
 
-from asyncmanifold.config import Config, load_config
+from asyncmanifold.configuration.config import Config, load_config
 from asyncmanifold.tasks.task import Task
 
 

@@ -1,5 +1,6 @@
 """Local training of a point or a curve."""
 
-from asyncmanifold.client.training import LocalTraining, NonFiniteLoss, Trainer
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.client.training import NonFiniteLoss, Trainer
 
 __all__ = ["LocalTraining", "NonFiniteLoss", "Trainer"]

@@ -8,13 +8,14 @@ b_k(s) times the gradient, as in flat space.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from asyncmanifold.client.training import LocalTraining
-from asyncmanifold.geometry.embeddings import Bezier, Embedding
+from asyncmanifold.client.controls import Controls
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.geometry.maps import Maps
 from asyncmanifold.vectors import FlatModel
 
@@ -22,7 +23,7 @@ NEARBY = 1e-3
 """How far along a curve to look for its direction."""
 
 
-class CurvedControls:
+class CurvedControls(Controls):
     """Free control points of a model with parameters on manifolds."""
 
     def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
@@ -52,16 +53,11 @@ class CurvedControls:
 
     @torch.no_grad()
     def start_curve(self) -> None:
-        """Spread interior points on the geodesic to the end point, where that is asked for."""
         self._along_curve = True
-        embedding = self._embedding
-        if not (isinstance(embedding, Bezier) and embedding.interior_start == "chord"):
-            return
-        for k in range(1, embedding.points):
-            share = k / embedding.points
-            self._flat[k - 1].copy_(torch.lerp(self._theta, self._flat[-1], share))
+        for k, share in enumerate(self._embedding.interior_shares()):
+            self._flat[k].copy_(torch.lerp(self._theta, self._flat[-1], share))
             for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
-                points[k - 1].copy_(geodesic(piece.maps, base, points[-1], share))
+                points[k].copy_(geodesic(piece.maps, base, points[-1], share))
 
     def place(self, s: float) -> None:
         """Put the model at γ(s), and keep how it depends on the control points."""
@@ -75,7 +71,8 @@ class CurvedControls:
         self._reached = []
         for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
             with torch.enable_grad():
-                reached = points[-1] if s == 1.0 else curve(piece.maps, [base, *points], s)
+                along = partial(geodesic, piece.maps)
+                reached = points[-1] if s == 1.0 else self._embedding.at([base, *points], s, along)
             self._reached.append(reached)
             piece.of(vector).copy_(reached.detach())
         self._here = vector.clone()
@@ -84,7 +81,7 @@ class CurvedControls:
         """Follow a geodesic of ``length`` from γ(s), orthogonal to the curve."""
         space, here = self._model.space, self._here
         nearby = self._s + NEARBY if self._s < 0.5 else self._s - NEARBY
-        ahead = space.curve([self._theta, *self._points()], nearby)
+        ahead = self._embedding.at([self._theta, *self._points()], nearby, space.geodesic)
         tangent, direction = space.log(here, ahead), space.project(here, direction)
         square = space.inner(here, tangent, tangent)
         if square > 0.0:
@@ -103,9 +100,8 @@ class CurvedControls:
 
     def learn(self) -> None:
         """Move each control point by its share of the gradient, pulled back along the curve."""
-        is_frozen = self._along_curve and isinstance(self._embedding, Bezier) and self._embedding.freeze_end
         active = [k for k, weight in enumerate(self._weights) if weight != 0.0]
-        trained = active[:-1] if is_frozen else active
+        trained = self._embedding.trained(active) if self._along_curve else active
         self._optimizer.zero_grad(set_to_none=True)
         gradient = self._model.take_gradient()
         self._learn_flat(gradient, trained)
@@ -145,14 +141,6 @@ class CurvedControls:
 def geodesic(maps: Maps, start: Tensor, end: Tensor, t: float) -> Tensor:
     """Return the point a share ``t`` of the way."""
     return maps.exp(start, t * maps.log(start, end))
-
-
-def curve(maps: Maps, controls: Sequence[Tensor], t: float) -> Tensor:
-    """Return the place ``t`` on a Bézier curve, by de Casteljau's geodesics."""
-    points = list(controls)
-    while len(points) > 1:
-        points = [geodesic(maps, a, b, t) for a, b in pairwise(points)]
-    return points[0]
 
 
 def lowered(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Jobs and updates as Flower's records, and back. Arrays travel as raw numbers, never as pickles.
 
-A job goes out as one array record (the model as one vector, its buffers beside it) and one line of JSON
+A job goes out as one array record (the model as one vector, its statistics beside it) and one line of JSON
 that says what to do with it. An update comes back as one array record and a metric record.
 """
 
@@ -16,12 +16,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.configuration.tables import build, build_part, to_tree
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Embedding
-from asyncmanifold.server.protocol import Job, Rejected, Update
-from asyncmanifold.tables import build, build_part, to_tree
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.server.outgoing import Outgoing, Parcel
+from asyncmanifold.server.protocol import Job, Rejected
+from asyncmanifold.vectors import Statistics
 
 ARRAYS = "asyncmanifold"
 """The array record of a job or an update."""
@@ -38,22 +39,23 @@ class Order:
 
     job: Job
     embedding: Embedding
+    outgoing: tuple[Outgoing, ...]
     training: LocalTraining
     seed: int
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came back: the update, and what the client says about its data."""
+    """What came back: the update on its way, and what the client says about its data."""
 
-    update: Update
+    parcel: Parcel
     examples: int
     partition: int | None
 
 
-def model_record(theta: Tensor, buffers: Buffers) -> ArrayRecord:
+def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
     """Return a model as it travels; the same one serves every job that starts from this version."""
-    return arrays_of({"theta": theta, **buffers.named("buffers")})
+    return array_record({"theta": theta, **statistics.named("statistics")})
 
 
 def job_content(order: Order, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
@@ -67,6 +69,7 @@ def job_content(order: Order, model: ArrayRecord, config: ConfigRecord) -> Recor
         "curve_epochs": job.curve_epochs,
         "seed": order.seed,
         "embedding": to_tree(order.embedding),
+        "outgoing": to_tree(order.outgoing),
         "training": to_tree(order.training),
     }
     return RecordDict({ARRAYS: model, ORDER: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
@@ -78,71 +81,60 @@ def read_job(message: Message) -> Order:
     if ORDER not in content.config_records:
         raise InputError("this message was not sent by an asyncmanifold server: it has no job")
     what: dict[str, Any] = json.loads(str(content.config_records[ORDER]["json"]))
-    theta, buffers = read_model(content)
+    theta, statistics = read_model(content)
     job = Job(
         number=what["number"],
         client=what["client"],
         version=what["version"],
         theta=theta,
-        buffers=buffers,
+        statistics=statistics,
         point_epochs=what["point_epochs"],
         curve_epochs=what["curve_epochs"],
     )
     return Order(
         job=job,
         embedding=build_part("embedding", what["embedding"], "job: embedding"),
+        outgoing=tuple(build_part("outgoing", part, "job: outgoing") for part in what["outgoing"]),
         training=build(LocalTraining, what["training"], "job: training"),
         seed=what["seed"],
     )
 
 
-def read_model(content: RecordDict) -> tuple[Tensor, Buffers]:
+def read_model(content: RecordDict) -> tuple[Tensor, Statistics]:
     """Return the model that a message carries."""
     tensors = _tensors(content.array_records[ARRAYS])
-    return tensors["theta"], Buffers.from_named("buffers", tensors)
+    return tensors["theta"], Statistics.from_named("statistics", tensors)
 
 
-def update_content(update: Update, examples: int, partition: int | None) -> RecordDict:
+def reply_content(parcel: Parcel, examples: int, partition: int | None) -> RecordDict:
     """Return the content of a reply that carries an update."""
     metrics: dict[str, Any] = {
         "num-examples": examples,
-        "loss": update.loss,
-        "train-seconds": update.seconds,
+        "loss": parcel.loss,
+        "train-seconds": parcel.seconds,
     }
     if partition is not None:
         metrics["partition-id"] = partition
-    arrays = arrays_of({"offsets": update.offsets, **update.buffers.named("buffers")})
-    return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics)})
+    return RecordDict({ARRAYS: array_record(parcel.tensors), METRICS: MetricRecord(metrics)})
 
 
-def read_update(content: RecordDict, job: Job) -> Report:
-    """Return the update of a reply to ``job``, or raise ``Rejected``: nothing in it is trusted.
-
-    Client and version are the server's own; a reply cannot claim another one's.
-    """
+def read_reply(content: RecordDict) -> Report:
+    """Return what a reply carries, or raise ``Rejected``: nothing in it is trusted."""
     try:
         tensors = _tensors(content.array_records[ARRAYS])
         metrics = content.metric_records[METRICS]
-        offsets, buffers = tensors["offsets"], Buffers.from_named("buffers", tensors)
     except Exception as problem:  # whatever a stranger's bytes bring about
         reason = " ".join(str(problem).split()) or type(problem).__name__
         raise Rejected(f"malformed reply: {reason}") from problem
     examples = _number(metrics, "num-examples")
     if examples < 1 or examples != int(examples):
         raise Rejected(f"num-examples is {examples:g}, must be a whole number above 0")
-    update = Update(
-        client=job.client,
-        version=job.version,
-        offsets=offsets,
-        buffers=buffers,
-        loss=_number(metrics, "loss"),
-        seconds=_number(metrics, "train-seconds"),
-    )
+    parcel = Parcel(tensors, _number(metrics, "loss"), _number(metrics, "train-seconds"))
     partition = metrics.get("partition-id")
-    return Report(update, int(examples), partition if isinstance(partition, int) else None)
+    return Report(parcel, int(examples), partition if isinstance(partition, int) else None)
 
 
-def arrays_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Return tensors by name, such as a state dict, as Flower's own strategies hand them around."""
     return ArrayRecord({name: Array(tensor.contiguous().numpy()) for name, tensor in tensors.items()})
 

@@ -18,7 +18,6 @@ class Node:
     examples: int | None = None
     partition: int | None = None
     in_flight: int = 0
-    last_job: int = -1
     failures: int = 0
     """In a row."""
     rests: int = 0
@@ -55,9 +54,8 @@ class Nodes:
         return came, went
 
     def free(self, now: float, depth: int) -> list[Node]:
-        """Return who can take a job: those with fewest first, and of these who has waited longest."""
-        able = [n for n in self.present.values() if n.in_flight < depth and n.rests_until <= now]
-        return sorted(able, key=lambda node: (node.in_flight, node.last_job, node.client))
+        """Return who can take a job."""
+        return [n for n in self.present.values() if n.in_flight < depth and n.rests_until <= now]
 
     def weight(self, node: Node, examples: int) -> float:
         """Return the share of a node with so many examples among all that are there.

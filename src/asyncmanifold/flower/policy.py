@@ -9,27 +9,34 @@ from asyncmanifold.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How a deployment treats its nodes."""
+    """How a deployment treats its nodes.
+
+    Arguments:
+        queue_depth: jobs that a node has at a time, 1 or 2. 2 hides much of Flower's fixed cost per message, for
+            one more version of staleness.
+        concurrency: the most nodes that have a job at the same time.
+        deadline: seconds after which a job counts as failed.
+        patience: failures in a row after which a node rests.
+        rest_seconds: how long it rests; each further time twice as long.
+        wait_seconds: how long to wait when no node is there, or none answers.
+        poll_seconds: the polling interval for replies.
+        meet_seconds: the polling interval for which nodes are there.
+        evaluate_clients: ask every node at the end how the best model does on its data.
+
+    >>> from asyncmanifold.flower import Policy
+    >>> Policy(queue_depth=2, deadline=600.0).patience
+    3
+    """
 
     queue_depth: int = 1
-    """Jobs that a node has at a time. 2 hides much of Flower's fixed cost per message, for one more version
-    of staleness."""
     concurrency: int | None = None
-    """The most nodes that have a job at the same time."""
     deadline: float | None = None
-    """Seconds after which a job counts as failed."""
     patience: int = 3
-    """Failures in a row after which a node rests."""
     rest_seconds: float = 60.0
-    """How long; each further time twice as long."""
     wait_seconds: float = 600.0
-    """How long to wait when no node is there, or none answers."""
     poll_seconds: float = 0.2
-    """Between two questions for replies."""
     meet_seconds: float = 3.0
-    """Between two questions who is there."""
     evaluate_clients: bool = True
-    """Ask every node at the end how the best model does on its data."""
 
     def __post_init__(self) -> None:
         if self.queue_depth not in (1, 2):

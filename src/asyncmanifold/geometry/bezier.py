@@ -6,13 +6,17 @@ curve starts from and stays fixed, so a curve is given by n *offsets* v_k = p_k 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import comb
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Where = TypeVar("Where")
 
 
 def bernstein(degree: int, t: float) -> list[float]:
@@ -24,6 +28,20 @@ def bernstein(degree: int, t: float) -> list[float]:
     [0.25, 0.5, 0.25]
     """
     return [comb(degree, k) * t**k * (1.0 - t) ** (degree - k) for k in range(degree + 1)]
+
+
+def de_casteljau(
+    controls: Sequence[Where], t: float, geodesic: Callable[[Where, Where, float], Where]
+) -> Where:
+    """Return the place ``t`` on a Bézier curve, by repeated geodesics between neighbouring control points.
+
+    >>> de_casteljau([0.0, 4.0, 0.0], 0.5, lambda a, b, t: a + t * (b - a))
+    2.0
+    """
+    points = list(controls)
+    while len(points) > 1:
+        points = [geodesic(a, b, t) for a, b in pairwise(points)]
+    return points[0]
 
 
 def elevate(offsets: Floats) -> Floats:

@@ -1,25 +1,59 @@
 """What a client learns and sends: a point, or a curve that leads to it.
 
 An embedding maps [0, 1] into parameter space. It is given by n free control points, sent as *offsets*
-from the model that the client started from; the last one is the local model.
+from the model that the client started from; the last one is the local model. It also says how it is trained:
+where interior control points start, which ones a step moves, and whether the model leaves the curve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from math import sqrt
+from typing import Literal, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter
-from asyncmanifold.geometry.spaces import Space, distance_parameter
+from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter, de_casteljau
+from asyncmanifold.geometry.crossing import first_crossing
+from asyncmanifold.geometry.spaces import Space
+
+Geodesic = Callable[[Tensor, Tensor, float], Tensor]
+"""Takes two points and a share of the way from the first to the second; returns the point there."""
+DIFFERENCE = 1e-6
+"""The distance of two places for a numerical slope."""
+
+
+class Surroundings(Protocol):
+    """The model at a place on the curve, in the middle of a training step."""
+
+    size: int
+    """The number P of parameters."""
+
+    @property
+    def random(self) -> np.random.Generator:
+        """Random numbers of this job, for nothing but leaving the curve."""
+        ...
+
+    def gradient(self) -> Tensor:
+        """Return the gradient of the batch's loss here, by a pass of its own."""
+        ...
+
+    def shift(self, direction: Tensor, length: float) -> None:
+        """Move the model by ``length`` along the part of ``direction`` that is orthogonal to the curve."""
+        ...
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """A map from [0, 1] into parameter space that starts at the client's base model."""
+    """A map from [0, 1] into parameter space that starts at the client's base model.
+
+    A subclass says how many free control points it has and what each one weighs at a place; everything else
+    follows from that, or may be overridden where there is an exact or faster way.
+    """
 
     @property
     def points(self) -> int:
@@ -29,44 +63,112 @@ class Embedding:
     @property
     def is_curve(self) -> bool:
         """Whether there is a curve to learn after the end point."""
-        return False
+        return True
 
     def weights(self, t: float) -> list[float]:
-        """Return the weight of each free control point at ``t``; the base model has the rest."""
-        return bernstein(self.points, t)[1:]
+        """Return the weight of each free control point at ``t``; the base model has the rest.
+
+        The last control point has weight 1 at t = 1, and all others 0.
+        """
+        raise TypeError(f"{type(self).__name__} must say what its control points weigh")
 
     def slopes(self, t: float) -> list[float]:
         """Return the derivatives of ``weights`` at ``t``."""
-        lower = [0.0, *bernstein(self.points - 1, t), 0.0]
-        return [self.points * (lower[k] - lower[k + 1]) for k in range(1, self.points + 1)]
+        low, high = max(0.0, t - DIFFERENCE), min(1.0, t + DIFFERENCE)
+        pairs = zip(self.weights(low), self.weights(high), strict=True)
+        return [(after - before) / (high - low) for before, after in pairs]
+
+    def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
+        """Return the place ``t`` on a curved space; ``controls`` has the base model first."""
+        raise TypeError(f"{type(self).__name__} does not say how it runs on a curved space")
 
     def parameter(self, gram: Floats, fraction: float) -> float:
-        """Return where a step of ``fraction`` ends: its chord is that share of the whole chord."""
-        return chord_parameter(gram, fraction)
+        """Return where a step of ``fraction`` ends: its chord is that share of the whole chord.
+
+        ``gram`` holds the inner products of the offsets.
+        """
+
+        def chord(t: float) -> float:
+            weights = np.array(self.weights(t))
+            return sqrt(max(0.0, float(weights @ gram @ weights)))
+
+        return first_crossing(chord, sqrt(max(0.0, float(gram[-1, -1]))), fraction)
 
     def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
-        """Return where a step of ``fraction`` ends on a curve of a curved space."""
-        return fraction
+        """Return the smallest t whose geodesic distance from the start is ``fraction`` of the end's."""
+
+        def distance(t: float) -> float:
+            return space.distance(controls[0], self.at(controls, t, space.geodesic))
+
+        return first_crossing(distance, space.distance(controls[0], controls[-1]), fraction)
+
+    def interior_shares(self) -> list[float]:
+        """Return where interior control points start the curve phase, as shares of the chord.
+
+        Empty where they stay at the base model.
+        """
+        return []
+
+    def draw(self, random: np.random.Generator) -> float:
+        """Return the place, in (0, 1], that a batch of the curve phase is trained at."""
+        return 1.0 - float(random.random())
+
+    def trained(self, active: list[int]) -> list[int]:
+        """Return which control points a step of the curve phase moves, of those that weigh something."""
+        return active
+
+    def leave(self, surroundings: Surroundings) -> None:
+        """Move the model off the curve before a batch of the curve phase; by default it stays."""
 
 
 @dataclass(frozen=True)
 class Point(Embedding):
-    """The straight line to the local model: every method but AsyncBezier."""
+    """The straight line to the local model: every method but AsyncBezier.
+
+    >>> from asyncmanifold import Point
+    >>> Point().weights(0.3)
+    [0.3]
+    """
 
     @property
     def points(self) -> int:
-        """One: the local model."""
         return 1
+
+    @property
+    def is_curve(self) -> bool:
+        return False
+
+    def weights(self, t: float) -> list[float]:
+        return [t]
+
+    def slopes(self, t: float) -> list[float]:
+        return [1.0]
+
+    def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
+        return geodesic(controls[0], controls[1], t)
+
+    def parameter(self, gram: Floats, fraction: float) -> float:
+        return fraction
+
+    def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
+        return fraction
 
 
 @dataclass(frozen=True)
 class Bezier(Embedding):
     """A Bézier curve of any degree ≥ 1 to the local model (the paper's ι_φ, section 3).
 
-    ``interior_start`` says where interior control points begin the curve phase: at the base model, as in
-    the paper, or spread evenly on the chord. ``freeze_end`` keeps the end point as the point phase left it.
-    ``step`` says where a step of fraction s ends: where the chord has s times its whole length, or at the
-    curve's own parameter t = s.
+    Arguments:
+        degree: the number of free control points; the first of the n + 1 is fixed.
+        interior_start: where interior control points begin the curve phase: at the ``"base"`` model, as in the
+            paper, or spread evenly on the ``"chord"``.
+        freeze_end: keep the end point as the point phase left it.
+        step: where a step of fraction s ends: where the ``"chord"`` has s times its whole length, or at the
+            curve's own ``"parameter"`` t = s.
+
+    >>> from asyncmanifold import Bezier
+    >>> Bezier(2).weights(0.5)
+    [0.5, 0.25]
     """
 
     degree: int = 2
@@ -85,31 +187,49 @@ class Bezier(Embedding):
 
     @property
     def points(self) -> int:
-        """The degree: the first of the n + 1 control points is fixed."""
         return self.degree
 
-    @property
-    def is_curve(self) -> bool:
-        """A curve has a phase of its own in local training."""
-        return True
+    def weights(self, t: float) -> list[float]:
+        return bernstein(self.degree, t)[1:]
+
+    def slopes(self, t: float) -> list[float]:
+        lower = [0.0, *bernstein(self.degree - 1, t), 0.0]
+        return [self.degree * (lower[k] - lower[k + 1]) for k in range(1, self.degree + 1)]
+
+    def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
+        return de_casteljau(controls, t, geodesic)
 
     def parameter(self, gram: Floats, fraction: float) -> float:
-        """Return t* by the chord, or the fraction itself."""
-        return super().parameter(gram, fraction) if self.step == "chord" else fraction
+        return chord_parameter(gram, fraction) if self.step == "chord" else fraction
 
     def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
-        """Return the smallest t whose geodesic distance from the start is ``fraction`` of the end's."""
         if self.step == "parameter" or self.degree == 1:
             return fraction
-        return distance_parameter(space, controls, fraction)
+        return super().place(space, controls, fraction)
+
+    def interior_shares(self) -> list[float]:
+        if self.interior_start == "base":
+            return []
+        return [k / self.degree for k in range(1, self.degree)]
+
+    def trained(self, active: list[int]) -> list[int]:
+        return active[:-1] if self.freeze_end else active
 
 
 @dataclass(frozen=True)
 class Tunnel(Bezier):
     """A Bézier curve with room around it: in the curve phase the model is evaluated off the curve.
 
-    At γ(s) + ε u with ε = ``radius``, where u is orthogonal to the curve: random in the unit ball, or,
-    ``sharpness_aware``, the direction in which the loss rises most (SAM), which takes a second pass.
+    At γ(s) + ε u with ε = ``radius``, where u is orthogonal to the curve.
+
+    Arguments:
+        radius: ε, at least 0. Other arguments are those of ``Bezier``.
+        sharpness_aware: u is the direction in which the loss rises most (SAM), which takes a second pass;
+            otherwise u is random in the unit ball.
+
+    >>> from asyncmanifold import Tunnel
+    >>> Tunnel(2, radius=0.05).points
+    2
     """
 
     radius: float = 0.1
@@ -119,6 +239,16 @@ class Tunnel(Bezier):
         super().__post_init__()
         if not 0.0 <= self.radius < float("inf"):
             raise InputError(f"Tunnel(radius={self.radius}) must be at least 0 and finite")
+
+    def leave(self, surroundings: Surroundings) -> None:
+        if not self.radius:
+            return
+        if self.sharpness_aware:
+            surroundings.shift(surroundings.gradient(), self.radius)
+            return
+        random, size = surroundings.random, surroundings.size
+        direction = torch.from_numpy(random.standard_normal(size, dtype=np.float32))
+        surroundings.shift(direction, self.radius * float(random.random()) ** (1.0 / size))
 
 
 EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier, "tunnel": Tunnel}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -19,13 +18,6 @@ from torch import Tensor, nn
 
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.maps import Maps, maps_of
-
-SCAN = 32
-"""Places at which a curve is looked at to find the first that is far enough."""
-SECANTS = 26
-"""Most steps within the piece that holds the place; a handful is enough."""
-CLOSE = 1e-6
-"""How far a distance may be off, as a share of it; single precision knows little more."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +68,6 @@ class Space:
         return self._mapped(
             torch.lerp(start, end, t), lambda maps, x, y: maps.exp(x, t * maps.log(x, y)), start, end
         )
-
-    def curve(self, controls: Sequence[Tensor], t: float) -> Tensor:
-        """Return the place ``t`` on the Bézier curve of these control points, by de Casteljau's geodesics."""
-        points = list(controls)
-        while len(points) > 1:
-            points = [self.geodesic(a, b, t) for a, b in pairwise(points)]
-        return points[0]
 
     def gram(self, point: Tensor, tangents: Sequence[Tensor]) -> Floats:
         """Return the inner products of tangent vectors at ``point``, all with all."""
@@ -152,49 +137,6 @@ def karcher_mean(maps: Maps, points: Tensor, tolerance: float = 1e-10, limit: in
         if float(maps.inner(mean, way, way)) <= tolerance**2:
             break
     return mean
-
-
-def distance_parameter(space: Space, controls: Sequence[Tensor], fraction: float) -> float:
-    """Return the smallest t in [0, 1] with d(p_0, γ(t)) = fraction · d(p_0, p_n): a scan, then secants."""
-    start = controls[0]
-    whole = space.distance(start, controls[-1])
-    target = fraction * whole
-    if target <= 0.0:
-        return 0.0
-
-    def surplus(t: float) -> float:
-        return space.distance(start, space.curve(controls, t)) - target
-
-    low, below = 0.0, -target
-    for k in range(1, SCAN + 1):
-        high, above = k / SCAN, whole - target if k == SCAN else surplus(k / SCAN)
-        if above >= 0.0:
-            return _crossing(surplus, (low, below), (high, above), CLOSE * target)
-        low, below = high, above
-    return 1.0
-
-
-def _crossing(
-    function: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], close: float
-) -> float:
-    """Return where a function that rises from below 0 at ``low`` to ``high`` is within ``close`` of 0.
-
-    Secants, Illinois' way: an end that stays twice counts half, so that both ends move.
-    """
-    (left, below), (right, above) = low, high
-    kept = 0
-    for _ in range(SECANTS if above > close else 0):
-        place = right - above * (right - left) / (above - below)
-        value = function(place)
-        if abs(value) <= close:
-            return place
-        if value > 0.0:
-            right, above, below = place, value, below * (0.5 if kept < 0 else 1.0)
-            kept = -1
-        else:
-            left, below, above = place, value, above * (0.5 if kept > 0 else 1.0)
-            kept = 1
-    return right
 
 
 def space_of(parameters: Iterable[nn.Parameter]) -> Space:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from asyncmanifold.config import load_config
+from asyncmanifold.configuration.config import load_config
 from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.measure import measure
 from asyncmanifold.landscape.replay import (

@@ -9,7 +9,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from asyncmanifold.config import Config
+from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.plane import (
     Plane,

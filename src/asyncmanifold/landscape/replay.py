@@ -12,17 +12,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asyncmanifold.config import Config
+from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
+from asyncmanifold.execution.executors import Workshop
+from asyncmanifold.execution.placement import Placement
 from asyncmanifold.server.gram import gram_matrix
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Job, ServerState, Update
+from asyncmanifold.session.trace import Record, read_trace
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.executors import Workshop
-from asyncmanifold.simulation.placement import Placement
 from asyncmanifold.simulation.runner import Observer
 from asyncmanifold.tasks.task import Task
-from asyncmanifold.trace import Record, read_trace
 from asyncmanifold.vectors import FlatModel
 
 COMPARED = ("update_norm", "end_norm", "fraction", "t", "step_norm")

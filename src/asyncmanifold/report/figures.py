@@ -25,7 +25,7 @@ from asyncmanifold.report.drawing import (
 )
 from asyncmanifold.report.palette import colour_class, dash, marker
 from asyncmanifold.report.runs import Evaluation, Findings, RunData, Step
-from asyncmanifold.summary import mean_and_deviation
+from asyncmanifold.session.summary import mean_and_deviation
 
 LEFT, RIGHT = 46.0, WIDTH - 14.0
 NAMES = 124.0

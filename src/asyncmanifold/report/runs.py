@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from asyncmanifold.compare import COLUMNS
 from asyncmanifold.errors import InputError
+from asyncmanifold.report.comparison import COLUMNS
 from asyncmanifold.report.drawing import shortened
 from asyncmanifold.server.methods import METHODS
-from asyncmanifold.summary import Summary
-from asyncmanifold.trace import Record, read_trace
+from asyncmanifold.session.summary import Summary
+from asyncmanifold.session.trace import Record, read_trace
 
 SIGNS = ("trace.jsonl", "summary.json")
 """The files that make a directory a run's; other programs have a config.toml too."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asyncmanifold.compare import COLUMNS, cell, score_rows
+from asyncmanifold.report.comparison import COLUMNS, cell, score_rows
 from asyncmanifold.report.drawing import escape
 
 Table = Mapping[str, Mapping[str, Any]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from asyncmanifold.compare import tabulate, write_table
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
+from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.report.drawing import Figure, standalone_svg
 from asyncmanifold.report.figures import comparison_figures
 from asyncmanifold.report.page import page

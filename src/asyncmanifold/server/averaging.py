@@ -10,12 +10,12 @@ from torch import Tensor
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.server_curve import mean_along_curve
 from asyncmanifold.geometry.spaces import FLAT, Space
-from asyncmanifold.server.protocol import Average, ServerState
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.server.parts import Memory, Part
+from asyncmanifold.server.protocol import ServerState
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(Part):
     """From version ``average_from`` on, average every ``average_every``-th model (SWA).
 
     On manifolds the mean is Karcher's, the point with the least sum of squared distances. With a
@@ -35,28 +35,30 @@ class Averaging:
         if self.curve_degree is not None and self.curve_degree < 1:
             raise InputError(f"Averaging(curve_degree={self.curve_degree}) must be at least 1")
 
-    def next(self, state: ServerState, space: Space = FLAT) -> Average | None:
-        """Return the average with the state's model in it, if its version is one of those averaged."""
+    def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
+        """Return the memory with the state's model in its average, if its version is one of those averaged."""
         past = state.version - self.average_from
         if past < 0 or past % self.average_every:
-            return state.average
-        kept = self._kept(state, space)
-        if state.average is None:
-            return Average(state.theta.clone(), state.buffers, 1, kept)
-        count = state.average.count + 1
-        floats = torch.lerp(state.average.buffers.floats, state.buffers.floats, 1.0 / count)
-        mean = torch.lerp(state.average.theta, state.theta, 1.0 / count)
-        if kept is not None:
-            mean = self._mean(mean, kept, space)
-        return Average(mean, Buffers(floats, state.buffers.integers), count, kept)
+            return memory
+        kept = self._kept(memory, state.theta, space)
+        count = memory.get("count", 0) + 1
+        theta, floats = state.theta.clone(), state.statistics.floats
+        if count > 1:
+            floats = torch.lerp(memory["floats"], floats, 1.0 / count)
+            theta = torch.lerp(memory["theta"], theta, 1.0 / count)
+        entries = {"theta": theta, "floats": floats, "integers": state.statistics.integers, "count": count}
+        if kept is None:
+            return entries
+        if count > 1:
+            entries["theta"] = self._mean(theta, kept, space)
+        return {**entries, "models": kept}
 
-    def _kept(self, state: ServerState, space: Space) -> Tensor | None:
+    def _kept(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
         """Return what must be known of every averaged model, a row each: all, its curved part, or nothing."""
         if self.curve_degree is None and space.is_flat:
             return None
-        row = (state.theta if self.curve_degree is not None else space.curved_part(state.theta))[None]
-        before = None if state.average is None else state.average.points
-        return row.clone() if before is None else torch.cat([before, row])
+        row = (theta if self.curve_degree is not None else space.curved_part(theta))[None]
+        return torch.cat([memory["models"], row]) if "models" in memory else row.clone()
 
     def _mean(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
         if self.curve_degree is None:

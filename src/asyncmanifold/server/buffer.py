@@ -1,15 +1,49 @@
-"""Holding steps back: buffers that move the model once for several updates."""
+"""When gathered steps move the model: at once, or several together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
 
 from asyncmanifold.errors import InputError
+from asyncmanifold.server.moves import Move
+from asyncmanifold.server.parts import Arrival, Memory, Part
 
 
 @dataclass(frozen=True)
-class Buffer:
-    """Move once for every ``buffer_size`` accepted updates (FedBuff)."""
+class StepBuffer(Part):
+    """Decides what moves the model, and when. Subclasses override ``gather``."""
+
+    waits_for_all: ClassVar[bool] = False
+    """Whether only whoever sent the jobs knows that the buffer is full; then it also has ``release``."""
+
+    @property
+    def share(self) -> float:
+        """The factor of a step where clients are not weighted by their examples."""
+        return 1.0
+
+    def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
+        """Return the step to make now, None for none, and the new memory."""
+        return move, memory
+
+    def release(self, memory: Memory) -> tuple[Tensor, float] | None:
+        """Return the held step and what to multiply it by; None where nothing is held."""
+        return None
+
+
+@dataclass(frozen=True)
+class Buffer(StepBuffer):
+    """Moves once for every ``buffer_size`` accepted updates (FedBuff).
+
+    Arguments:
+        buffer_size: how many steps are added up before the model moves, at least 1.
+
+    >>> from asyncmanifold import Buffer, Method
+    >>> Method(buffer=Buffer(10), weighting="none").share(0.3)  # a mean over the buffer
+    0.1
+    """
 
     buffer_size: int = 10
 
@@ -17,21 +51,39 @@ class Buffer:
         if self.buffer_size < 1:
             raise InputError(f"Buffer(buffer_size={self.buffer_size}) must be at least 1")
 
-    def full(self, count: int) -> bool:
-        """Return whether ``count`` held steps are to be applied now."""
-        return count >= self.buffer_size
+    @property
+    def share(self) -> float:
+        return 1.0 / self.buffer_size
+
+    def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
+        total = move.after(memory.get("step"), memory.get("staleness", 0))
+        count = memory.get("count", 0) + 1
+        if count >= self.buffer_size:
+            return total, {}
+        return None, {"step": total.vector(), "count": count, "staleness": total.staleness}
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """Hold every step until all clients of the round are back: synchronous rounds (FedAvg).
+class Barrier(StepBuffer):
+    """Holds every step until all clients of the round are back: synchronous rounds (FedAvg).
 
     The round's steps are divided by the weights that took part, so a client that drops out leaves a mean.
+
+    >>> from asyncmanifold import METHODS
+    >>> METHODS["fedavg"].buffer
+    Barrier()
     """
 
-    def full(self, count: int) -> bool:
-        """Return False: only whoever dispatched the round knows that it is complete."""
-        return False
+    waits_for_all: ClassVar[bool] = True
+
+    def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
+        held = move.after(memory.get("step")).vector()
+        return None, {"step": held, "weight": memory.get("weight", 0.0) + arrival.weight}
+
+    def release(self, memory: Memory) -> tuple[Tensor, float] | None:
+        if "step" not in memory:
+            return None
+        return memory["step"], 1.0 / memory["weight"] if memory["weight"] > 0.0 else 1.0
 
 
-BUFFERS: dict[str, type[Buffer] | type[Barrier]] = {"buffer": Buffer, "barrier": Barrier}
+BUFFERS: dict[str, type[StepBuffer]] = {"buffer": Buffer, "barrier": Barrier}

@@ -17,6 +17,7 @@ from torch import Tensor
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
+from asyncmanifold.server.parts import Arrival, Memory, Part
 
 
 def cosines(gram: Floats) -> list[float]:
@@ -37,7 +38,7 @@ def joint_cosine(gram: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Part):
     """Leaves every offset as it is. Subclasses override what they change."""
 
     def coefficients(self, gram: Floats) -> Floats:
@@ -49,9 +50,9 @@ class Correction:
         return [False] * (len(gram) - 1)
 
     def transform(
-        self, offsets: Tensor, drift: Tensor, memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return offsets changed entry by entry, and what the correction remembers."""
+        self, offsets: Tensor, drift: Tensor, arrival: Arrival, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """Return offsets changed entry by entry, and the new memory."""
         return offsets, memory
 
     def lifted(self, space: Space, theta: Tensor, base: Tensor, offsets: Tensor) -> list[Tensor]:
@@ -136,35 +137,37 @@ class DelayCompensation(Correction):
     """v' = v − λ ⊙ v ⊙ v ⊙ d (DC-ASGD, Zheng et al. 2017), for a local model's offset v in place of −ηg.
 
     With ``adaptive``, λ = strength / √(MeanSquare + epsilon) entry by entry, where MeanSquare ←
-    momentum · MeanSquare + (1 − momentum) · v_n² over the end points of accepted updates, this one
+    m · MeanSquare + (1 − m) · v_n² over the end points of accepted updates, this one
     included; else λ = strength.
     """
 
     strength: float = 2.0
     _: KW_ONLY
     adaptive: bool = True
-    momentum: float = 0.95
+    mean_square_momentum: float = 0.95
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength < inf:
             raise InputError(f"DelayCompensation(strength={self.strength}) must be at least 0 and finite")
-        if not 0.0 <= self.momentum < 1.0:
-            raise InputError(f"DelayCompensation(momentum={self.momentum}) must be in [0, 1)")
+        if not 0.0 <= self.mean_square_momentum < 1.0:
+            given = f"DelayCompensation(mean_square_momentum={self.mean_square_momentum})"
+            raise InputError(f"{given} must be in [0, 1)")
         if not 0.0 < self.epsilon < inf:
             raise InputError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0 and finite")
 
+    def init(self, theta: Tensor) -> Memory:
+        return {"mean_square": torch.zeros_like(theta)} if self.adaptive else {}
+
     def transform(
-        self, offsets: Tensor, drift: Tensor, memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the compensated offsets and the new mean square."""
+        self, offsets: Tensor, drift: Tensor, arrival: Arrival, memory: Memory
+    ) -> tuple[Tensor, Memory]:
         if not self.adaptive:
-            return offsets - self.strength * offsets * offsets * drift, None
+            return offsets - self.strength * offsets * offsets * drift, memory
         square = offsets[-1] * offsets[-1]
-        before = torch.zeros_like(square) if memory is None else memory
-        mean_square = torch.lerp(square, before, self.momentum)
+        mean_square = torch.lerp(square, memory["mean_square"], self.mean_square_momentum)
         compensation = drift * (mean_square + self.epsilon).rsqrt_() * self.strength
-        return offsets - offsets * offsets * compensation, mean_square
+        return offsets - offsets * offsets * compensation, {"mean_square": mean_square}
 
 
 CORRECTIONS: dict[str, type[Correction]] = {

@@ -1,14 +1,15 @@
-"""Methods: embedding × correction × penalty (× buffer × averaging), every published one a line."""
+"""Methods: embedding × correction × penalty (× buffer × optimizer × averaging), every published one a line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.server.averaging import Averaging
-from asyncmanifold.server.buffer import Barrier, Buffer
+from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
 from asyncmanifold.server.corrections import (
     Correction,
     DelayCompensation,
@@ -16,50 +17,94 @@ from asyncmanifold.server.corrections import (
     Position,
     Tangent,
 )
+from asyncmanifold.server.gates import Gate, NormBound, StalenessBound
+from asyncmanifold.server.optimizers import ServerOptimizer
+from asyncmanifold.server.outgoing import Outgoing
+from asyncmanifold.server.parts import Part
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
+from asyncmanifold.server.selection import Selection, Uniform
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """An asynchronous method, put together from independent parts."""
+    """An asynchronous method, put together from independent parts.
+
+    Arguments:
+        embedding: what a client learns and sends: a point, or a curve to it.
+        outgoing: what the client does to an update before it is sent, in this order.
+        gates: what may come in, in this order.
+        correction: what the server does about staleness.
+        penalty: how long a step may be, by distance.
+        staleness: how long a step may be, by staleness.
+        buffer: when steps move the model; at once without it.
+        server_optimizer: what the server makes of a step before it takes it.
+        averaging: the returned model as a mean of late ones.
+        adaptive_epochs: how much a client's next job is.
+        selection: who is sent the next job.
+        global_lr: the paper's η_g.
+        weighting: ``"examples"`` steps by a client's share of all examples (the paper); ``"none"`` by the same
+            for all (FedAsync and FedBuff as published; a buffer then averages over its size).
+        max_staleness: short for a gate ``StalenessBound(max_staleness)``.
+        norm_bound: short for a gate ``NormBound(norm_bound)``.
+
+    >>> from asyncmanifold import Bezier, Method, OrthoDC, Polynomial
+    >>> mine = Method(embedding=Bezier(3), correction=OrthoDC(0.5), staleness=Polynomial(0.5), global_lr=2.0)
+    >>> mine.embedding.points
+    3
+    """
 
     embedding: Embedding = Point()
+    outgoing: tuple[Outgoing, ...] = ()
+    gates: tuple[Gate, ...] = ()
     correction: Correction = Tangent()
     penalty: Penalty = Distance(decay=0.0)
     staleness: Staleness = Constant()
-    buffer: Buffer | Barrier | None = None
-    adaptive_epochs: AdaptiveEpochs | None = None
+    buffer: StepBuffer | None = None
+    server_optimizer: ServerOptimizer | None = None
     averaging: Averaging | None = None
+    adaptive_epochs: AdaptiveEpochs | None = None
+    selection: Selection = Uniform()
     global_lr: float = 1.0
-    """The paper's η_g."""
     weighting: Literal["examples", "none"] = "examples"
-    """Step by a client's share of all examples (the paper), or the same for all (FedAsync and FedBuff as
-    published; a buffer then averages over its size)."""
     max_staleness: int | None = None
-    """Updates staler than this are rejected."""
     norm_bound: float | None = None
-    """Updates with a longer offset are rejected."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.global_lr < float("inf"):
             raise InputError(f"Method(global_lr={self.global_lr}) must be above 0 and finite")
         if self.weighting not in ("examples", "none"):
             raise InputError(f"Method(weighting={self.weighting!r}) must be 'examples' or 'none'")
-        if self.max_staleness is not None and self.max_staleness < 0:
-            raise InputError(f"Method(max_staleness={self.max_staleness}) must be at least 0")
-        if self.norm_bound is not None and not self.norm_bound > 0.0:
-            raise InputError(f"Method(norm_bound={self.norm_bound}) must be above 0")
+        _ = self.all_gates  # their limits are checked
+
+    @cached_property
+    def all_gates(self) -> dict[str, Gate]:
+        """The gates by their stage's name: those of the two limits, then the others."""
+        limits: list[Gate] = []
+        if self.max_staleness is not None:
+            limits.append(StalenessBound(self.max_staleness))
+        if self.norm_bound is not None:
+            limits.append(NormBound(self.norm_bound))
+        return {f"gates.{number}": gate for number, gate in enumerate([*limits, *self.gates])}
+
+    @cached_property
+    def stages(self) -> dict[str, Part]:
+        """Every part that may have a memory, by its stage's name."""
+        parts = {name: getattr(self, name) for name in STAGES}
+        return {**self.all_gates, **{name: part for name, part in parts.items() if part is not None}}
 
     @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
-        return isinstance(self.buffer, Barrier)
+        return self.buffer is not None and self.buffer.waits_for_all
 
     def share(self, weight: float) -> float:
         """Return the factor of the step that stands for the client's weight."""
         if self.weighting == "examples":
             return weight
-        return 1.0 / self.buffer.buffer_size if isinstance(self.buffer, Buffer) else 1.0
+        return 1.0 if self.buffer is None else self.buffer.share
+
+
+STAGES = ("correction", "penalty", "staleness", "buffer", "server_optimizer", "averaging", "selection")
 
 
 METHODS: dict[str, Method] = {
@@ -74,3 +119,12 @@ METHODS: dict[str, Method] = {
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
     "fedavg": Method(buffer=Barrier()),
 }
+
+
+def named_method(method: Method | str) -> tuple[str, Method]:
+    """Return a method and its name: the published one that it equals, else ``custom``."""
+    if isinstance(method, Method):
+        return next((name for name, published in METHODS.items() if published == method), "custom"), method
+    if method not in METHODS:
+        raise InputError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
+    return method, METHODS[method]

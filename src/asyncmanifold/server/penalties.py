@@ -6,11 +6,18 @@ from dataclasses import KW_ONLY, dataclass
 from math import floor, inf
 
 from asyncmanifold.errors import InputError
+from asyncmanifold.server.parts import Arrival, Memory, Part
 
 
 @dataclass(frozen=True)
-class Penalty:
-    """Scales no step. Subclasses override ``scale``."""
+class Penalty(Part):
+    """Scales no step. Subclasses override ``scale``, or ``weigh`` where they need to know or remember more."""
+
+    def weigh(
+        self, end_norm: float, drift_norm: float, arrival: Arrival, memory: Memory
+    ) -> tuple[float, Memory]:
+        """Return S and the new memory."""
+        return self.scale(end_norm, drift_norm, arrival.updates), memory
 
     def scale(self, end_norm: float, drift_norm: float, updates: int) -> float:
         """Return S ≥ 0 for a corrected end point, a drift, and the number of updates accepted so far."""
@@ -48,8 +55,15 @@ class Distance(Penalty):
 
 
 @dataclass(frozen=True)
-class Staleness:
-    """A factor of the step that depends on staleness alone; constant 1 unless overridden."""
+class Staleness(Part):
+    """A factor of the step that depends on staleness, constant 1 unless overridden.
+
+    Subclasses override ``factor``, or ``weigh`` where they need to know or remember more.
+    """
+
+    def weigh(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
+        """Return the factor and the new memory."""
+        return self.factor(arrival.staleness), memory
 
     def factor(self, staleness: int) -> float:
         """Return the factor in (0, 1]; a pure function, so equal staleness always mixes equally."""
@@ -96,34 +110,34 @@ class Hinge(Staleness):
 
 @dataclass(frozen=True)
 class AdaptiveEpochs:
-    """K ← max(1, K + ⌊(target − γ) · gain⌋) with γ = ‖d‖/‖v‖ (AsyncFedED; γ̄ = target, κ = gain).
+    """K ← max(1, K + ⌊(γ̄ − γ) · gain⌋) with γ = ‖d‖/‖v‖ (AsyncFedED; γ̄ = target_ratio, κ = gain).
 
     A client whose base has drifted far in units of its own update gets less to do, a fresh one more.
-    For the first ``warmup`` updates γ counts as ``target``; K never exceeds ``max_epochs``.
+    For the first ``adapt_after`` updates γ counts as γ̄; K never exceeds ``max_epochs``.
     """
 
-    target: float = 1.0
+    target_ratio: float = 1.0
     _: KW_ONLY
     gain: float = 1.0
-    warmup: int = 10
+    adapt_after: int = 10
     max_epochs: int = 10
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.target < inf and 0.0 <= self.gain < inf):
+        if not (0.0 <= self.target_ratio < inf and 0.0 <= self.gain < inf):
             raise InputError(
-                f"AdaptiveEpochs(target={self.target}, gain={self.gain}) must be at least 0 and finite"
+                f"AdaptiveEpochs(target_ratio={self.target_ratio}, gain={self.gain}) must be at least 0 and finite"
             )
-        if self.warmup < 0 or self.max_epochs < 1:
+        if self.adapt_after < 0 or self.max_epochs < 1:
             raise InputError(
-                f"AdaptiveEpochs(warmup={self.warmup}, max_epochs={self.max_epochs}) "
-                "must have warmup ≥ 0 and max_epochs ≥ 1"
+                f"AdaptiveEpochs(adapt_after={self.adapt_after}, max_epochs={self.max_epochs}) "
+                "must have adapt_after ≥ 0 and max_epochs ≥ 1"
             )
 
     def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
         """Return the epochs of a client's next job."""
         change = 0.0
-        if updates >= self.warmup and update_norm > 0.0:
-            change = (self.target - drift_norm / update_norm) * self.gain
+        if updates >= self.adapt_after and update_norm > 0.0:
+            change = (self.target_ratio - drift_norm / update_norm) * self.gain
         return min(self.max_epochs, max(1, epochs + floor(max(change, -float(epochs)))))
 
 

@@ -7,140 +7,120 @@ offset. **Staleness** is the number of versions that the model has moved on sinc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.vectors import Statistics
 
 
 @dataclass(frozen=True)
 class Job:
     """One piece of local training; complete when it is dispatched, so that it can run at any time.
 
-    ``theta`` is shared, never copied and never written to.
+    Arguments:
+        number: the dispatch number, unique within a run.
+        client: the client's number.
+        version: the version t that the client starts from.
+        theta: Θ^t; shared, never copied and never written to.
+        statistics: what the model keeps besides parameters, such as BatchNorm's running means.
+        point_epochs: epochs at the end point.
+        curve_epochs: epochs along the curve after that.
+
+    >>> import torch
+    >>> from asyncmanifold import Job
+    >>> Job(number=7, client=2, version=5, theta=torch.zeros(3), point_epochs=2).epochs
+    2
     """
 
     number: int
-    """The dispatch number, unique within a run."""
     client: int
     version: int
-    """The version t that the client starts from."""
     theta: Tensor
-    """Θ^t."""
-    buffers: Buffers
-    point_epochs: int
-    curve_epochs: int
+    statistics: Statistics = field(default_factory=Statistics.none)
+    point_epochs: int = 1
+    curve_epochs: int = 0
+
+    @property
+    def epochs(self) -> int:
+        """All epochs."""
+        return self.point_epochs + self.curve_epochs
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a client returns: the free control points of its curve as offsets from Θ^t."""
+    """What a client learned: the free control points of its curve as offsets from Θ^t.
+
+    Arguments:
+        client: the client's number.
+        version: the version t that the client started from.
+        offsets: shape (n, P): free control points minus Θ^t (the paper's v_i^t).
+        statistics: the client's BatchNorm values and the like.
+        loss: mean training loss over the job.
+        seconds: wall time of the training.
+
+    >>> import torch
+    >>> from asyncmanifold import Update
+    >>> Update(client=0, version=3, offsets=torch.ones(2, 5)).offsets.shape  # a curve with two free points
+    torch.Size([2, 5])
+    """
 
     client: int
     version: int
-    """The version t that the client started from."""
     offsets: Tensor
-    """Shape (n, P): free control points minus Θ^t (the paper's v_i^t)."""
-    buffers: Buffers
+    statistics: Statistics = field(default_factory=Statistics.none)
     loss: float = 0.0
-    """Mean training loss over the job."""
     seconds: float = 0.0
-    """Wall time of the training."""
 
 
 @dataclass(frozen=True)
-class Pending:
-    """Steps that a buffer holds back until it is full."""
+class Failure:
+    """A job that gave no update, with the reason."""
 
-    step: Tensor
-    """Sum of the steps."""
-    count: int
-    weight: float
-    """Sum of the clients' weights."""
-    fraction: float
-    """Sum of the step fractions."""
-    buffers: Buffers
-    """Floating-point buffers summed with the step fractions; the last client's whole numbers."""
-
-
-@dataclass(frozen=True)
-class Average:
-    """The running mean of late models (stochastic weight averaging)."""
-
-    theta: Tensor
-    buffers: Buffers
-    count: int
-    points: Tensor | None = None
-    """What a mean on manifolds or along a curve must know of every averaged model, a row each."""
+    reason: str
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that an update may change. Never modified: an update returns a new one."""
+    """Everything that an update may change. Never modified: an update returns a new one.
+
+    Arguments:
+        theta: Θ^τ, the global model now.
+        statistics: its BatchNorm values and the like.
+        version: τ, how often the model has moved.
+        updates: how many updates have been accepted; ahead of ``version`` where a buffer holds some back.
+        memory: what each stage remembers, by its name.
+
+    >>> import torch
+    >>> from asyncmanifold import ServerState
+    >>> ServerState(torch.zeros(3), version=8).staleness(5)
+    3
+    """
 
     theta: Tensor
-    """Θ^τ, the global model now."""
-    buffers: Buffers = field(default_factory=Buffers.none)
+    statistics: Statistics = field(default_factory=Statistics.none)
     version: int = 0
-    """τ: how often the model has moved."""
     updates: int = 0
-    """How many updates have been accepted; ahead of ``version`` where a buffer holds some back."""
-    memory: Tensor | None = None
-    """What the correction remembers, such as a running mean square."""
-    pending: Pending | None = None
-    average: Average | None = None
+    memory: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def staleness(self, version: int) -> int:
         """Return τ − t for an update that started from ``version``."""
         return self.version - version
 
-    def returned(self) -> tuple[Tensor, Buffers]:
+    def returned(self) -> tuple[Tensor, Statistics]:
         """Return the model to hand out: the average where there is one, else the current model."""
-        if self.average is not None:
-            return self.average.theta, self.average.buffers
-        return self.theta, self.buffers
+        average = self.memory.get("averaging")
+        if average is None:
+            return self.theta, self.statistics
+        return average["theta"], Statistics(average["floats"], average["integers"])
 
 
 class Rejected(Exception):  # noqa: N818 - an outcome, not an error
-    """An update that must not be absorbed, with the reason."""
+    """An update that must not be absorbed; the message says why.
 
-
-def state_to_file(state: ServerState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a state as named tensors and plain numbers, for a checkpoint."""
-    tensors = {"theta": state.theta, **state.buffers.named("buffers")}
-    numbers: dict[str, Any] = {"version": state.version, "updates": state.updates}
-    if state.memory is not None:
-        tensors["memory"] = state.memory
-    if (pending := state.pending) is not None:
-        tensors |= {"pending.step": pending.step, **pending.buffers.named("pending.buffers")}
-        numbers["pending"] = [pending.count, pending.weight, pending.fraction]
-    if (average := state.average) is not None:
-        tensors |= {"average.theta": average.theta, **average.buffers.named("average.buffers")}
-        numbers["average"] = average.count
-        if average.points is not None:
-            tensors["average.points"] = average.points
-    return tensors, numbers
-
-
-def state_from_file(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> ServerState:
-    """Return the state that ``state_to_file`` described."""
-    pending = average = None
-    if "pending" in numbers:
-        count, weight, fraction = numbers["pending"]
-        buffers = Buffers.from_named("pending.buffers", tensors)
-        pending = Pending(tensors["pending.step"], count, weight, fraction, buffers)
-    if "average" in numbers:
-        buffers = Buffers.from_named("average.buffers", tensors)
-        points = tensors.get("average.points")
-        average = Average(tensors["average.theta"], buffers, numbers["average"], points)
-    return ServerState(
-        theta=tensors["theta"],
-        buffers=Buffers.from_named("buffers", tensors),
-        version=numbers["version"],
-        updates=numbers["updates"],
-        memory=tensors.get("memory"),
-        pending=pending,
-        average=average,
-    )
+    >>> from asyncmanifold import Rejected
+    >>> str(Rejected("norm 12 is above the bound 5"))
+    'norm 12 is above the bound 5'
+    """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from typing import overload
 
 
-class IdleClients:
+class IdleClients(Sequence[int]):
     """Clients in an order that only random draws give a meaning.
 
     Any of them is found, added and removed in the same time, however many there are: the last one takes the
@@ -19,8 +20,14 @@ class IdleClients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        return self._clients[place]
 
     def add(self, client: int) -> None:
         """Add a client behind the last."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from time import perf_counter
+from typing import Any
 
-from asyncmanifold.client.training import LocalTraining, NonFiniteLoss
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.server.methods import Method
-from asyncmanifold.server.protocol import Job, Rejected, ServerState
-from asyncmanifold.server.step import absorb, flush
-from asyncmanifold.simulation.engine import Best, Run, TraceWriter, better, evaluation
-from asyncmanifold.simulation.executors import Executor
+from asyncmanifold.execution.executors import Executor
+from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.session.session import Session
+from asyncmanifold.session.trace import Record
 from asyncmanifold.tasks.task import Task
-from asyncmanifold.trace import Record
-from asyncmanifold.vectors import FlatModel
 
-NEEDED = ("job", "client", "base_version", "version", "weight", "epochs", "time", "dispatched")
+NEEDED: dict[str, Any] = {
+    **dict.fromkeys(("job", "client", "base_version", "version", "epochs"), int),
+    **dict.fromkeys(("weight", "time", "dispatched"), (int, float)),
+}
+"""What a recorded update must have, and of which type."""
 
 
 def recorded_updates(trace: Iterable[Record]) -> list[Record]:
@@ -26,8 +26,13 @@ def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     if not updates:
         raise InputError("no accepted updates to replay")
     for number, record in enumerate(updates, start=1):
-        if missing := [name for name in NEEDED if name not in record]:
-            raise InputError(f"update {number} has no {missing[0]!r}")
+        for name, kind in NEEDED.items():
+            if name not in record:
+                raise InputError(f"update {number} has no {name!r}")
+            if not isinstance(record[name], kind) or isinstance(record[name], bool) or record[name] < 0:
+                raise InputError(
+                    f"update {number} has {name} = {record[name]!r}, must be a number, at least 0"
+                )
     return updates
 
 
@@ -55,78 +60,50 @@ def arranged(task: Task, updates: Iterable[Record]) -> Task:
 class Replay:
     """Trains every recorded update again from the version it started from, and absorbs it in its turn."""
 
-    def __init__(
-        self,
-        task: Task,
-        method: Method,
-        training: LocalTraining,
-        run: Run,
-        model: FlatModel,
-        updates: list[Record],
-    ) -> None:
-        self._task, self._method, self._run, self._model = task, method, run, model
-        self._curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
-        self._updates = updates
+    def __init__(self, session: Session, updates: list[Record]) -> None:
+        self._session, self._updates = session, updates
         self._starting: dict[int, list[int]] = {}
         """The places of the updates that start from each version."""
-        for place, record in enumerate(updates):
-            self._starting.setdefault(record["base_version"], []).append(place)
+        for place, record in enumerate(updates, start=1):
+            if record["epochs"] <= session.curve_epochs:
+                raise InputError(
+                    f"update {place} has {record['epochs']} epochs, must have more than the "
+                    f"{session.curve_epochs} along the curve"
+                )
+            self._starting.setdefault(record["base_version"], []).append(place - 1)
         self._jobs: dict[int, Job] = {}
-        self.state = ServerState(model.vector.clone(), model.read_buffers())
-        self.best: Best | None = None
-        self.seconds = 0.0
 
-    def run(self, executor: Executor, trace: TraceWriter) -> None:
+    def run(self, executor: Executor) -> None:
         """Make every recorded update again."""
-        started = perf_counter()
-        self._evaluate(trace, 0.0)
+        self._session.evaluate(0.0)
         self._send(executor)
         for number, record in enumerate(self._updates, start=1):
-            version = self.state.version
-            try:
-                made = self._absorb(record, executor)
-            except (NonFiniteLoss, Rejected, KeyError) as problem:
-                reason = "its base model never was" if isinstance(problem, KeyError) else str(problem)
-                raise RunError(f"update {number} of the trace cannot be made again: {reason}") from problem
-            self.seconds = perf_counter() - started
-            trace.write({**record, **made, "wall_seconds": self.seconds})
-            if number % self._run.evaluate_every == 0 or number == len(self._updates):
-                self._evaluate(trace, record["time"])
-            if self.state.version != version:
+            version = self._session.state.version
+            problem = self._absorb(record, executor)
+            if problem is not None:
+                raise RunError(f"update {number} of the trace cannot be made again: {problem}")
+            self._session.evaluate_if_due(record["time"])
+            if self._session.state.version != version:
                 self._send(executor)
 
-    def _absorb(self, record: Record, executor: Executor) -> Record:
-        """Train and absorb an update with the weight that was recorded; return what is new about it."""
-        job = self._jobs.pop(record["job"])
-        update = executor.result(job, len(self._updates) - self.state.updates)
-        space, weight = self._model.space, record["weight"]
-        self.state, step = absorb(
-            self._method, self.state, update, base=job.theta, weight=weight, space=space
-        )
+    def _absorb(self, record: Record, executor: Executor) -> str | None:
+        """Train and absorb an update with the weight that was recorded; return what is wrong, if anything."""
+        job = self._jobs.pop(record["job"], None)
+        if job is None:
+            return "its base model never was"
+        outcome = executor.result(job, self._session.remaining)
+        if isinstance(outcome, Failure):
+            return outcome.reason
+        known = ("time", "node", "dispatched", "partition")
+        where: dict[str, Any] = {name: record[name] for name in known if name in record}
+        made = self._session.accept(job, outcome, record["weight"], **where)
         executor.release(job)
-        if self._method.synchronous and record["version"] > self.state.version:
-            self.state = flush(self._method, self.state, self._model.space)
-        trained = {"loss": update.loss, "train_seconds": update.seconds}
-        return {**vars(step), **trained, "version": self.state.version}
+        return None if made["kind"] == "update" else str(made["reason"])
 
     def _send(self, executor: Executor) -> None:
         """Send out every job that starts from the model as it is now."""
-        for place in self._starting.get(self.state.version, []):
+        for place in self._starting.get(self._session.state.version, []):
             record = self._updates[place]
-            job = Job(
-                number=record["job"],
-                client=record["client"],
-                version=self.state.version,
-                theta=self.state.theta,
-                buffers=self.state.buffers,
-                point_epochs=record["epochs"] - self._curve_epochs,
-                curve_epochs=self._curve_epochs,
-            )
+            job = self._session.job(record["client"], number=record["job"], epochs=record["epochs"])
             self._jobs[job.number] = job
             executor.submit(job, float(place))
-
-    def _evaluate(self, trace: TraceWriter, time: float) -> None:
-        self._model.load(*self.state.returned())
-        scores = self._task.evaluate(self._model, self._task.test)
-        self.best = better(self.best, scores[self._task.metric], self.state)
-        trace.write(evaluation(self.state, time, scores, self.seconds))

@@ -21,7 +21,7 @@ Pairs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tree:
+class TreeTask:
     """A tree of ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
 
     An example is a node, one of its ancestors and ``negatives`` nodes that are not: which is the ancestor?
@@ -41,19 +41,19 @@ class Tree:
 
     def __post_init__(self) -> None:
         if self.space not in ("hyperbolic", "flat"):
-            raise InputError(f"Tree(space={self.space!r}) must be 'hyperbolic' or 'flat'")
+            raise InputError(f"TreeTask(space={self.space!r}) must be 'hyperbolic' or 'flat'")
         for name, least in (("clients", 1), ("branching", 2), ("depth", 2), ("dimension", 1)):
             if (value := getattr(self, name)) < least:
-                raise InputError(f"Tree({name}={value}) must be at least {least}")
+                raise InputError(f"TreeTask({name}={value}) must be at least {least}")
         for name in ("negatives", "repeats"):
             if (value := getattr(self, name)) < 1:
-                raise InputError(f"Tree({name}={value}) must be at least 1")
+                raise InputError(f"TreeTask({name}={value}) must be at least 1")
         for name in ("test_fraction", "validation_fraction"):
             if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Tree({name}={getattr(self, name)}) must be between 0 and 1")
+                raise InputError(f"TreeTask({name}={getattr(self, name)}) must be between 0 and 1")
         if self.clients > self.branching**2:
             raise InputError(
-                f"Tree(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
+                f"TreeTask(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
                 f"second level"
             )
 

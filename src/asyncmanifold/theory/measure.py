@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.execution.executors import InlineExecutor, Workshop
 from asyncmanifold.server.methods import Method
+from asyncmanifold.session.trace import MemoryTrace, Record
 from asyncmanifold.simulation.engine import Run, Simulation
-from asyncmanifold.simulation.executors import InlineExecutor, Workshop
 from asyncmanifold.simulation.schedules import LogNormalLatency, Schedule
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.theory.constants import Measured, Setting
 from asyncmanifold.theory.problems import Problem
-from asyncmanifold.trace import MemoryTrace, Record
 from asyncmanifold.vectors import FlatModel
 
 SCHEDULE = Schedule("clock", latency=LogNormalLatency(spread=0.5, jitter=0.2))

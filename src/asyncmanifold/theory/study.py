@@ -14,7 +14,7 @@ from asyncmanifold.progress import Display, display
 from asyncmanifold.report.drawing import standalone_svg
 from asyncmanifold.report.png import write_pngs
 from asyncmanifold.server.methods import METHODS, Method
-from asyncmanifold.summary import mean_and_deviation
+from asyncmanifold.session.summary import mean_and_deviation
 from asyncmanifold.theory.constants import (
     LAMBDA_MIN,
     Constants,

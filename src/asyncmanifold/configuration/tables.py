@@ -9,59 +9,28 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from asyncmanifold.client.training import LocalTraining
+from asyncmanifold.configuration.parts import PARTS, part_class, part_name
 from asyncmanifold.errors import InputError
-from asyncmanifold.geometry.embeddings import EMBEDDINGS
-from asyncmanifold.server.averaging import Averaging
-from asyncmanifold.server.buffer import BUFFERS
-from asyncmanifold.server.corrections import CORRECTIONS
-from asyncmanifold.server.methods import Method
-from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
-from asyncmanifold.simulation.engine import Run
-from asyncmanifold.simulation.schedules import LATENCIES, Schedule
-from asyncmanifold.tasks.cxr8 import Cxr8
-from asyncmanifold.tasks.digits import Digits
-from asyncmanifold.tasks.femnist import Femnist
-from asyncmanifold.tasks.prototypes import Prototypes
-from asyncmanifold.tasks.shakespeare import Shakespeare
-from asyncmanifold.tasks.tree import Tree as TreeTask
 
 Tree = dict[str, Any]
-
-PARTS: dict[str, Mapping[str, type[Any]]] = {
-    "task": {
-        "digits": Digits,
-        "femnist": Femnist,
-        "shakespeare": Shakespeare,
-        "cxr8": Cxr8,
-        "prototypes": Prototypes,
-        "tree": TreeTask,
-    },
-    "embedding": EMBEDDINGS,
-    "correction": CORRECTIONS,
-    "penalty": PENALTIES,
-    "staleness": STALENESS,
-    "buffer": BUFFERS,
-    "adaptive_epochs": {"adaptive-epochs": AdaptiveEpochs},
-    "averaging": {"averaging": Averaging},
-    "latency": LATENCIES,
-}
-"""The classes that a part can name, by the key that holds it."""
+SECTION_CLASSES = ("Method", "LocalTraining", "Schedule", "Run")
+"""Dataclasses that are whole sections of a configuration, and so need no name."""
 
 
 def to_tree(value: Any) -> Any:
     """Return a dataclass as a table: parts with their names, nothing for what is not set by default."""
+    if isinstance(value, tuple):
+        return [to_tree(entry) for entry in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
     table: Tree = {}
-    if (name := _part_name(type(value))) is not None:
-        table["name"] = name
+    if (cls := type(value)).__name__ not in SECTION_CLASSES:
+        table["name"] = part_name(cls) or cls.__name__
     for field in fields(value):
         if (entry := getattr(value, field.name)) is not None:
             table[field.name] = to_tree(entry)
@@ -102,8 +71,8 @@ def build_part(key: str, value: Any, where: str) -> Any:
     name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
     if not isinstance(name, str) or name not in choices:
         said = "needs a name" if name is None else f"has no part {name!r}"
-        raise InputError(f"{where} {said}: allowed are {', '.join(choices)}")
-    return build(choices[name], {k: v for k, v in table.items() if k != "name"}, where)
+        raise InputError(f"{where} {said}: allowed are {', '.join(choices) or 'none'}")
+    return build(part_class(key, name), {k: v for k, v in table.items() if k != "name"}, where)
 
 
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
@@ -112,6 +81,9 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
         if NoneType in get_args(hint):
             return None
         raise InputError(f"{where} must have a value")
+    if get_origin(hint) is tuple:
+        entries = value if isinstance(value, list) else [value]
+        return tuple(build_part(key, entry, f"{where}[{place}]") for place, entry in enumerate(entries))
     if key in PARTS:
         return build_part(key, value, where)
     if get_origin(hint) in (Union, UnionType):
@@ -128,7 +100,7 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     return value
 
 
-_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def check_keys(table: Tree, allowed: list[str] | tuple[str, ...], where: str) -> None:
@@ -145,16 +117,8 @@ def suggestion(word: str, choices: list[str]) -> str:
     return f"{hint} (allowed: {', '.join(choices) or 'none'})"
 
 
-def _part_name(cls: type[Any]) -> str | None:
-    for choices in PARTS.values():
-        for name, part in choices.items():
-            if part is cls:
-                return name
-    return None if cls in (Method, LocalTraining, Schedule, Run) else cls.__name__
-
-
 def parse_value(text: str) -> Any:
-    """Return a ``--set`` value: a TOML value, or a plain text ('none' unsets a key)."""
+    """Return a ``--set`` value: a TOML value, or a plain string ('none' unsets a key)."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -173,7 +137,7 @@ def read_toml(path: str) -> Tree:
 
 
 def parse_toml(text: str, where: str) -> Tree:
-    """Return the tables of a TOML text; ``where`` names it in messages."""
+    """Return the tables of a TOML string; ``where`` names it in messages."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

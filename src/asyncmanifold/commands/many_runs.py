@@ -7,19 +7,21 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty
 from time import perf_counter
 from typing import Any
 
-from asyncmanifold.config import Config, config_tree
+from asyncmanifold.configuration.config import Config, config_tree
 from asyncmanifold.errors import InputError
+from asyncmanifold.execution.placement import Placement
+from asyncmanifold.execution.process_workers import sheltered_from_interrupts
 from asyncmanifold.progress import display
-from asyncmanifold.simulation.placement import Placement
-from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
-from asyncmanifold.simulation.runner import Observer, simulate
-from asyncmanifold.summary import Summary
-from asyncmanifold.trace import Record
+from asyncmanifold.session.journal import Records
+from asyncmanifold.session.summary import Summary
+from asyncmanifold.session.trace import Record
+from asyncmanifold.simulation.runner import simulate
 
 Key = tuple[str, ...]
 """What tells a run from the others: its method, its seed …; also its path below the common directory."""
@@ -27,33 +29,21 @@ Key = tuple[str, ...]
 
 def run_config(
     config: Config,
-    out: Path,
-    *,
-    resume: bool,
-    placement: Placement,
-    observer: Observer | None,
+    records: Records,
+    placement: Placement | None = None,
     replay: list[Record] | None = None,
 ) -> Summary:
-    """Run one configuration in its directory and return its summary; ``replay`` is as in ``simulate``."""
+    """Run one configuration and return its summary; ``replay`` is as in ``simulate``."""
+    labels = {"scenario": config.scenario, "method": config.method_name, "seed": config.run.seed}
     return simulate(
         config.build_task(),
         config.method,
         training=config.training,
         schedule=config.schedule,
         run=config.run,
-        workers=placement.workers,
-        executor=placement.executor,
-        ray_address=placement.ray_address,
-        out=out,
-        resume=resume,
-        observer=observer,
+        placement=placement,
+        records=replace(records, config=config_tree(config), labels=labels),
         replay=replay,
-        config=config_tree(config),
-        labels={
-            "scenario": config.scenario,
-            "method": config.method_name,
-            "seed": config.run.seed,
-        },
     ).summary
 
 
@@ -190,7 +180,7 @@ def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
             reported = perf_counter()
             _reports.put((key, record["update"]))
 
-    return run_config(config, out, resume=resume, placement=Placement(), observer=observe)
+    return run_config(config, Records(out=out, resume=resume, observer=observe))
 
 
 def _drain(reports: Any, on_progress: Callable[[Key, int], None]) -> None:

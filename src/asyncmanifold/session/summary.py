@@ -8,7 +8,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from asyncmanifold.metrics import first_reaching, gini, theil
-from asyncmanifold.trace import Record
+from asyncmanifold.session.trace import Record
 
 Summary = dict[str, Any]
 

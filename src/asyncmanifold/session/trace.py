@@ -1,12 +1,15 @@
-"""A run's records: an append-only trace, and checkpoints that a killed run continues from."""
+"""A run's trace: append-only, one record per server update, evaluation and event."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from asyncmanifold.errors import RunError
 
 Record = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode
@@ -42,11 +45,11 @@ class FileTrace:
     def write(self, record: Record) -> None:
         """Append a record."""
         self._file.write(_encode(record).encode() + b"\n")
-        self._file.flush()
+        self._flush()
 
     def position(self) -> int:
         """Return the length in bytes, once everything is safely on disk."""
-        self._file.flush()
+        self._flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -54,8 +57,15 @@ class FileTrace:
         return read_trace(self._path)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what could not be written to a full disk has been reported already."""
+        with suppress(OSError):
+            self._file.close()
+
+    def _flush(self) -> None:
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise RunError(f"{self._path}: {error.strerror}") from error
 
 
 def read_trace(path: Path) -> Iterator[Record]:

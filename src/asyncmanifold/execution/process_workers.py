@@ -12,26 +12,41 @@ from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
 from typing import Any
 
-from asyncmanifold.client.training import NonFiniteLoss
+import numpy as np
+import torch
+from torch import Tensor
+
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.server.protocol import Job, Update
-from asyncmanifold.simulation.ahead import held_at_most
-from asyncmanifold.simulation.executors import Workshop
-from asyncmanifold.simulation.slots import SharedSlots, SlotAddress
-from asyncmanifold.simulation.training_worker import TrainingWorker, arrays_of, buffers_of, header_of
+from asyncmanifold.execution.ahead import Workers, held_at_most
+from asyncmanifold.execution.slots import SharedSlots, SlotAddress
+from asyncmanifold.execution.training_worker import (
+    Array,
+    Outcome,
+    Recipe,
+    job_from,
+    numbers_of,
+    reply_of,
+    settle_process,
+    statistics_arrays,
+    statistics_from,
+)
+from asyncmanifold.server.outgoing import OFFSETS, Parcel
+from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.vectors import FlatModel
 
 
-class ProcessWorkers:
+class ProcessWorkers(Workers):
     """Worker processes.
 
     A slot of shared memory holds a job's base model and, once trained, its offsets; the server reads
     them there.
     """
 
-    def __init__(self, workshop: Workshop, count: int, size: int) -> None:
+    def __init__(self, recipe: Recipe, count: int) -> None:
         self.count = count
+        size = FlatModel(recipe.task.build_model(recipe.seed)).size
         slots = held_at_most(count)
-        self._slots = SharedSlots(slots, workshop.embedding.points, size)
+        self._slots = SharedSlots(slots, recipe.embedding.points, size)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}  # job number -> slot
         self._replies: dict[int, Any] = {}  # by job number
@@ -42,7 +57,7 @@ class ProcessWorkers:
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_work, args=(theirs, workshop, self._slots.address), daemon=True
+                    target=_work, args=(theirs, recipe, self._slots.address), daemon=True
                 )
                 with sheltered_from_interrupts():
                     process.start()
@@ -70,7 +85,7 @@ class ProcessWorkers:
         connection = min(self._load, key=self._load.__getitem__)
         self._load[connection] += 1
         try:
-            connection.send((slot, header_of(job), arrays_of(job.buffers)))
+            connection.send((slot, numbers_of(job), statistics_arrays(job.statistics)))
         except OSError as error:
             raise RunError(_DIED) from error
 
@@ -83,14 +98,15 @@ class ProcessWorkers:
             self._load[connection] -= 1
             yield number
 
-    def update(self, job: Job) -> Update:
-        """Return the update in the job's slot."""
-        reply = self._replies[job.number]
-        if isinstance(reply, str):
-            raise NonFiniteLoss(reply)
-        buffers, loss, seconds = reply
-        _, offsets = self._slots[self._slot_of[job.number]]
-        return Update(job.client, job.version, offsets, buffers_of(buffers), loss, seconds)
+    def outcome(self, number: int) -> Outcome:
+        """Return the outcome, with dense offsets where they lie in the job's slot."""
+        reply = self._replies[number]
+        if isinstance(reply, Failure):
+            return reply
+        arrays, loss, seconds = reply
+        _, offsets = self._slots[self._slot_of[number]]
+        received = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return Parcel(received if OFFSETS in received else {OFFSETS: offsets, **received}, loss, seconds)
 
     def forget(self, number: int) -> None:
         """Give the job's slot back."""
@@ -143,21 +159,30 @@ class _Crash:
     traceback: str
 
 
-def _work(connection: Connection, workshop: Workshop, address: SlotAddress) -> None:
+def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
     """Train jobs in a worker process until the server hangs up."""
     try:
+        settle_process()
         slots = SharedSlots.open(address)
-        worker = TrainingWorker(workshop)
+        worker = recipe.worker()
         connection.send("ready")
         while True:
-            slot, header, buffers = connection.recv()
+            slot, numbers, statistics = connection.recv()
             theta, offsets = slots[slot]
-            update = worker.train(header, theta, buffers_of(buffers), out=offsets)
-            reply: Any = update
-            if isinstance(update, Update):
-                reply = (arrays_of(update.buffers), update.loss, update.seconds)
-            connection.send((header[0], reply))
+            reply = reply_of(worker.train(job_from(numbers, theta, statistics_from(statistics)), offsets))
+            if not isinstance(reply, Failure):
+                _leave_in_slot(reply[0], offsets)
+            connection.send((numbers[0], reply))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception:
         connection.send(_Crash(traceback.format_exc()))
+
+
+def _leave_in_slot(arrays: dict[str, Array], offsets: Tensor) -> None:
+    """Take dense offsets out of a reply: the server reads them in the slot."""
+    sent = arrays.get(OFFSETS)
+    if sent is not None and sent.shape == tuple(offsets.shape) and sent.dtype == np.float32:
+        if sent.ctypes.data != offsets.data_ptr():
+            offsets.copy_(torch.from_numpy(sent))
+        del arrays[OFFSETS]

@@ -8,12 +8,12 @@ from typing import Any
 
 import tomli_w
 
-from asyncmanifold.config import Config, find_key, read_scenario, with_setting
+from asyncmanifold.commands.many_runs import Key
+from asyncmanifold.configuration.config import Config, find_key, read_scenario, value_at, with_setting
+from asyncmanifold.configuration.tables import parse_value
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically, write_json
-from asyncmanifold.runs import Key
-from asyncmanifold.summary import Summary, mean_and_deviation
-from asyncmanifold.tables import parse_value
+from asyncmanifold.session.summary import Summary, mean_and_deviation
 
 Curves = dict[str, list[dict[str, Any]]]
 """By method: each value tried, with the mean and standard deviation of its score over seeds."""
@@ -21,9 +21,7 @@ Curves = dict[str, list[dict[str, Any]]]
 
 def multiples(config: Config, key: str, factors: Sequence[float]) -> list[str]:
     """Return multiples of the value that a method has: a finer search around what a coarse one chose."""
-    value: Any = config
-    for name in find_key(config, key):
-        value = getattr(value, name)
+    value = value_at(config, find_key(config, key))
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InputError(f"--factors: {key} is {value!r} and has no multiples; use --values")
     return [f"{value * factor:g}" for factor in factors]

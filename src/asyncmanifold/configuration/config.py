@@ -8,12 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-from asyncmanifold.client.training import LocalTraining
-from asyncmanifold.errors import InputError
-from asyncmanifold.server.methods import METHODS, Method
-from asyncmanifold.simulation.engine import Run
-from asyncmanifold.simulation.schedules import Schedule
-from asyncmanifold.tables import (
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.configuration.tables import (
     Tree,
     build,
     build_part,
@@ -24,6 +20,11 @@ from asyncmanifold.tables import (
     suggestion,
     to_tree,
 )
+from asyncmanifold.errors import InputError
+from asyncmanifold.server.methods import METHODS, Method
+from asyncmanifold.session.directory import MADE_BY
+from asyncmanifold.session.run import Run
+from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.tasks.task import Task, TaskSettings
 
 
@@ -97,9 +98,10 @@ def with_setting(config: Config, key: str, value: str) -> Config:
 
 def _with_value(config: Config, path: list[str], value: Any, where: str) -> Config:
     """Return a configuration with another value at one place."""
-    table = tree = config_tree(config)
+    table: Any = config_tree(config)
+    tree: Tree = table
     for step in path[:-1]:
-        table = table[step]
+        table = table[int(step) if isinstance(table, list) else step]
     table[path[-1]] = value
     return _build_config(tree, config.scenario, config.method_name, where)
 
@@ -127,6 +129,7 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
         where, tree = scenario, read_toml(scenario)
     else:
         raise InputError(f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(presets)}")
+    tree.pop(MADE_BY, None)
     check_keys(tree, (*SECTIONS, *LABELS, "methods"), where)
     return tree, where
 
@@ -134,6 +137,10 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
 def config_tree(config: Config) -> Tree:
     """Return a configuration as tables: a scenario that repeats the run."""
     return {name: to_tree(getattr(config, name)) for name in (*LABELS, *SECTIONS)}
+
+
+class UnknownKeyError(InputError):
+    """A key that a configuration does not have."""
 
 
 def find_key(config: Config, key: str) -> list[str]:
@@ -147,9 +154,17 @@ def find_key(config: Config, key: str) -> list[str]:
         return found[0]
     if found:
         choices = ", ".join(".".join(path) for path in found)
-        raise InputError(f"--set {key}: could be any of {choices}")
+        raise InputError(f"--set {key}: could be any of {choices}: give one of these paths")
     names = sorted({path[-1] for path in keys})
-    raise InputError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
+    raise UnknownKeyError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
+
+
+def value_at(config: Config, path: list[str]) -> Any:
+    """Return the value at a key's path."""
+    value: Any = config
+    for step in path:
+        value = value[int(step)] if isinstance(value, tuple) else getattr(value, step)
+    return value
 
 
 def _keys(config: Config) -> Iterator[list[str]]:
@@ -157,10 +172,12 @@ def _keys(config: Config) -> Iterator[list[str]]:
 
     def walk(value: Any, path: list[str]) -> Iterator[list[str]]:
         for field in fields(value):
-            entry = getattr(value, field.name)
-            yield [*path, field.name]
+            entry, inner = getattr(value, field.name), [*path, field.name]
+            yield inner
             if is_dataclass(entry):
-                yield from walk(entry, [*path, field.name])
+                yield from walk(entry, inner)
+            for place, part in enumerate(entry if isinstance(entry, tuple) else ()):
+                yield from walk(part, [*inner, str(place)])
 
     for section in SECTIONS:
         yield from walk(getattr(config, section), [section])

@@ -11,8 +11,12 @@ from typing import Any
 
 import tomli_w
 
+from asyncmanifold import __version__
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
+
+MADE_BY = "asyncmanifold"
+"""The key of a configuration that holds the version that made it."""
 
 
 class RunDirectory:
@@ -54,7 +58,8 @@ class RunDirectory:
 
     def give_up(self) -> None:
         """Leave the directory as it was found, if the run has not begun."""
-        if not self.trace.exists():
+        if not (self.trace.exists() and self.trace.stat().st_size):
+            self.trace.unlink(missing_ok=True)
             self.config.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -67,7 +72,7 @@ class RunDirectory:
                 raise InputError(
                     f"{self.path}: not empty and no run (it has {sorted(others)[0]}): choose a new directory"
                 )
-            write_atomically(self.config, tomli_w.dumps(config).encode())
+            write_atomically(self.config, tomli_w.dumps({MADE_BY: __version__, **config}).encode())
             return
         if not resume:
             raise InputError(
@@ -77,6 +82,12 @@ class RunDirectory:
             existing = tomllib.loads(self.config.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{self.config}: {error}") from error
+        made_by = existing.pop(MADE_BY, "0.1.0")  # which did not say so
+        if made_by != __version__:
+            raise InputError(
+                f"{self.path}: made by asyncmanifold {made_by}, and this is {__version__}: resume it with that "
+                "version, or choose another directory"
+            )
         if difference := _first_difference(existing, config):
             raise InputError(f"{self.path}: holds a run with another configuration: {difference}")
 

@@ -6,7 +6,9 @@ import heapq
 from collections.abc import Iterable
 from typing import Protocol
 
-from asyncmanifold.server.protocol import Job, Update
+from asyncmanifold.execution.executors import Executor
+from asyncmanifold.execution.training_worker import Outcome
+from asyncmanifold.server.protocol import Job
 
 QUEUE_DEPTH = 2
 """Jobs that a worker has: the one that it trains, and the next, so that it need not wait for the server."""
@@ -32,8 +34,8 @@ class Workers(Protocol):
         """Wait until jobs have ended, and return their numbers."""
         ...
 
-    def update(self, job: Job) -> Update:
-        """Return what a job that has ended came to, or raise ``NonFiniteLoss``."""
+    def outcome(self, number: int) -> Outcome:
+        """Return what a job that has ended came to."""
         ...
 
     def forget(self, number: int) -> None:
@@ -45,7 +47,7 @@ class Workers(Protocol):
         ...
 
 
-class AheadExecutor:
+class AheadExecutor(Executor):
     """Trains jobs ahead of their arrival, in its order, as far as the workers' memory allows."""
 
     def __init__(self, workers: Workers) -> None:
@@ -61,7 +63,7 @@ class AheadExecutor:
         """Queue the job by its arrival."""
         heapq.heappush(self._waiting, (arrival, job.number, job))
 
-    def result(self, job: Job, remaining: int) -> Update:
+    def result(self, job: Job, remaining: int) -> Outcome:
         """Keep the workers busy until this job is trained."""
         if job.number not in self._running and job.number not in self._done:
             first = self._next()  # nothing that is still waiting arrives before it
@@ -74,7 +76,7 @@ class AheadExecutor:
         self._start_ahead(remaining)
         self._done.remove(job.number)
         self._taken.add(job.number)
-        return self._workers.update(job)
+        return self._workers.outcome(job.number)
 
     def release(self, job: Job) -> None:
         """Forget the job, now or when its training ends."""

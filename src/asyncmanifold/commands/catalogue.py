@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from asyncmanifold.config import scenario_names
+from asyncmanifold.configuration.config import scenario_names
+from asyncmanifold.configuration.parts import PARTS, part_class
+from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.server.methods import METHODS
-from asyncmanifold.tables import PARTS, to_tree
 
 
 def catalogue() -> dict[str, Any]:
@@ -16,7 +17,8 @@ def catalogue() -> dict[str, Any]:
         "scenarios": scenario_names(),
         "methods": {name: to_tree(method) for name, method in METHODS.items()},
         "parts": {
-            key: {name: _parameters(part) for name, part in choices.items()} for key, choices in PARTS.items()
+            key: {name: _parameters(part_class(key, name)) for name in choices}
+            for key, choices in PARTS.items()
         },
     }
 
@@ -34,9 +36,8 @@ def print_catalogue() -> None:
     console.print(table)
     table = Table("key", "part", "parameters and defaults", title="Parts", title_justify="left")
     for key, choices in PARTS.items():
-        for name, part in choices.items():
-            table.add_row(key, name, _listed(_parameters(part)))
-            key = ""
+        for place, name in enumerate(choices):
+            table.add_row("" if place else key, name, _listed(_parameters(part_class(key, name))))
         table.add_section()
     console.print(table)
 

@@ -19,20 +19,24 @@ import torch
 from torch import Tensor
 
 import asyncmanifold
-from asyncmanifold.client.training import NonFiniteLoss
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.server.protocol import Job, Update
-from asyncmanifold.simulation.executors import Workshop
-from asyncmanifold.simulation.process_workers import sheltered_from_interrupts
-from asyncmanifold.simulation.training_worker import (
+from asyncmanifold.execution.ahead import Workers
+from asyncmanifold.execution.process_workers import sheltered_from_interrupts
+from asyncmanifold.execution.training_worker import (
     Array,
-    Header,
-    TrainingWorker,
-    arrays_of,
-    buffers_of,
-    header_of,
+    JobNumbers,
+    Outcome,
+    Recipe,
+    Reply,
+    job_from,
+    numbers_of,
+    reply_of,
+    settle_process,
+    statistics_arrays,
 )
-from asyncmanifold.vectors import Buffers
+from asyncmanifold.server.outgoing import OFFSETS, Parcel
+from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.vectors import Statistics
 
 START_SECONDS = 120.0
 """How long to wait where there is no worker at all."""
@@ -42,7 +46,7 @@ ALIGN = 64
 """Bytes. torch's own vectors begin at multiples of it, and sums over them take their order from it."""
 
 
-class RayWorkers:
+class RayWorkers(Workers):
     """Actors, each with a CPU of the cluster and a trainer of its own.
 
     Everything large goes through Ray's object store, once: the task with its data when a run begins, a
@@ -51,7 +55,7 @@ class RayWorkers:
     as the cluster has room.
     """
 
-    def __init__(self, workshop: Workshop, count: int, address: str | None) -> None:
+    def __init__(self, recipe: Recipe, count: int, address: str | None) -> None:
         self.count = count
         self._ray: Any = import_module("ray")
         self._starting: dict[Any, Any] = {}  # reference to an actor's first reply -> actor
@@ -68,7 +72,7 @@ class RayWorkers:
             if not self._is_guest:
                 _connect(self._ray, address, count)
             self._actor = self._ray.remote(num_cpus=1)(TrainingActor)
-            self._workshop = self._put_workshop(workshop)
+            self._recipe = self._put_recipe(recipe)
             for _ in range(count):
                 self._hire()
             while not self._load:
@@ -80,7 +84,7 @@ class RayWorkers:
     def start(self, job: Job) -> None:
         """Put the job's model into the object store, unless it is there, and tell a worker."""
         if job.version not in self._models:
-            model = (job.theta.numpy(), *arrays_of(job.buffers))
+            model = (job.theta.numpy(), *statistics_arrays(job.statistics))
             self._models[job.version] = self._ray.put(model)
         self._users[job.version] += 1
         self._place(job)
@@ -94,14 +98,15 @@ class RayWorkers:
             elif (number := self._finish(ready)) is not None:
                 return [number]
 
-    def update(self, job: Job) -> Update:
-        """Return the update as it lies in the object store."""
-        reply = self._replies[job.number]
-        if isinstance(reply, str):
-            raise NonFiniteLoss(reply)
-        offsets, buffers, loss, seconds = reply
-        kept = buffers_of(buffer.copy() for buffer in buffers)  # the server's state outlives the reply
-        return Update(job.client, job.version, tensor_of(offsets), kept, loss, seconds)
+    def outcome(self, number: int) -> Outcome:
+        """Return the outcome as it lies in the object store."""
+        reply = self._replies[number]
+        if isinstance(reply, Failure):
+            return reply
+        arrays, loss, seconds = reply
+        # Small arrays are copied: the server's state, which keeps statistics, outlives the reply.
+        kept = {name: array if name == OFFSETS else array.copy() for name, array in arrays.items()}
+        return Parcel({name: tensor_of(array) for name, array in kept.items()}, loss, seconds)
 
     def forget(self, number: int) -> None:
         """Let the object store have the memory back."""
@@ -118,16 +123,16 @@ class RayWorkers:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.kill(actor)
 
-    def _put_workshop(self, workshop: Workshop) -> Any:
+    def _put_recipe(self, recipe: Recipe) -> Any:
         try:
             with _tensors_as_arrays(self._ray):
-                return self._ray.put(workshop)
+                return self._ray.put(recipe)
         except (AttributeError, TypeError) as error:
             # Ray's own message is pages long.
             raise InputError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
 
     def _hire(self) -> None:
-        actor = self._actor.remote(sys.path, [self._workshop])
+        actor = self._actor.remote(sys.path, [self._recipe])
         self._starting[actor.versions.remote()] = actor
 
     def _first_ready(self) -> Any:
@@ -169,7 +174,7 @@ class RayWorkers:
             return
         actor = min(self._load, key=self._load.__getitem__)
         self._load[actor] += 1
-        reference = actor.train.remote(header_of(job), self._models[job.version])
+        reference = actor.train.remote(numbers_of(job), self._models[job.version])
         self._running[reference] = (job, actor)
 
     def _finish(self, reference: Any) -> int | None:
@@ -209,24 +214,22 @@ class RayWorkers:
 class TrainingActor:
     """A worker in a Ray cluster.
 
-    It looks for modules where the server does too. The workshop, in a list, stays a reference until then.
+    It looks for modules where the server does too. The recipe, in a list, stays a reference until then.
     """
 
-    def __init__(self, path: list[str], workshop: list[Any]) -> None:
+    def __init__(self, path: list[str], recipe: list[Any]) -> None:
         sys.path.extend(place for place in path if place not in sys.path)
-        self._worker = TrainingWorker(import_module("ray").get(workshop[0]))
+        settle_process()
+        self._worker = import_module("ray").get(recipe[0]).worker()
 
     def versions(self) -> dict[str, str]:
         """Return what the worker runs: other versions may give other bits."""
         return own_versions()
 
-    def train(self, header: Header, model: tuple[Array, ...]) -> Any:
-        """Return offsets, buffers, loss and seconds of a job, or why it failed."""
-        theta, *buffers = model
-        update = self._worker.train(header, tensor_of(theta), Buffers(*map(tensor_of, buffers)))
-        if isinstance(update, str):
-            return update
-        return update.offsets.numpy(), arrays_of(update.buffers), update.loss, update.seconds
+    def train(self, numbers: JobNumbers, model: tuple[Array, ...]) -> Reply:
+        """Return what a job came to."""
+        theta, *statistics = map(tensor_of, model)
+        return reply_of(self._worker.train(job_from(numbers, theta, Statistics(*statistics))))
 
 
 def own_versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncmanifold.files import write_atomically, write_json
-from asyncmanifold.summary import Summary, mean_and_deviation
+from asyncmanifold.session.summary import Summary, mean_and_deviation
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from asyncmanifold.client.training import Trainer
-from asyncmanifold.flower.codec import METRICS, read_job, read_model, update_content
+from asyncmanifold.flower.codec import METRICS, read_job, read_model, reply_content
 from asyncmanifold.metrics import Accuracy, Metric
+from asyncmanifold.server.outgoing import pack_update
 from asyncmanifold.tasks.data import as_data
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
@@ -32,7 +33,8 @@ def train_reply(
     with torch_threads(threads):
         trainer = Trainer(model, loss, order.embedding, order.training, order.seed)
         update = trainer.train(order.job, examples)
-    return Message(update_content(update, len(examples), partition_of(context)), reply_to=message)
+    parcel = pack_update(update, order.job, order.outgoing, order.seed)
+    return Message(reply_content(parcel, len(examples), partition_of(context)), reply_to=message)
 
 
 def evaluate_reply(

@@ -10,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from asyncmanifold.compare import COLUMNS, cell
-from asyncmanifold.config import Config
-from asyncmanifold.summary import Summary
-from asyncmanifold.tune import Curves, best_value, by_size, is_at_edge
+from asyncmanifold.commands.tune import Curves, best_value, by_size, is_at_edge
+from asyncmanifold.configuration.config import Config
+from asyncmanifold.report.comparison import COLUMNS, cell
+from asyncmanifold.session.summary import Summary
 
 
 def print_summary(summary: Summary, out: Path) -> None:

@@ -7,23 +7,32 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.simulation.ahead import AheadExecutor
-from asyncmanifold.simulation.executors import Executor, InlineExecutor, Workshop
+from asyncmanifold.execution.ahead import AheadExecutor
+from asyncmanifold.execution.executors import Executor, InlineExecutor
+from asyncmanifold.execution.training_worker import Recipe
 
 EXECUTORS = ("inline", "process", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where jobs are trained; what they come to is the same everywhere."""
+    """Where jobs are trained; what they come to is the same everywhere.
+
+    Arguments:
+        workers: how many jobs are trained at the same time.
+        executor: ``"inline"`` in this process; ``"process"`` in others of this machine; ``"ray"`` on a Ray
+            cluster. Without it: inline for one worker, processes for more.
+        ray_address: a running cluster, HOST:PORT or ``"auto"``; without it a local Ray is started and ended
+            with the run. A program that has called ``ray.init`` itself needs none: its cluster is used.
+
+    >>> from asyncmanifold import Placement
+    >>> Placement(workers=2)
+    Placement(workers=2, executor=None, ray_address=None)
+    """
 
     workers: int = 1
     executor: str | None = None
-    """``inline``: in this process; ``process``: in others of this machine; ``ray``: on a Ray cluster.
-    Without it: inline for one worker, processes for more."""
     ray_address: str | None = None
-    """A running cluster, HOST:PORT or ``auto``; without it a local Ray is started and ended with the run.
-    A program that has called ``ray.init`` itself needs none: its cluster is used."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:
@@ -45,14 +54,14 @@ class Placement:
                     "executor 'ray' needs the extra 'ray': pip install 'asyncmanifold[ray]'"
                 ) from error
 
-    def open(self, workshop: Workshop, size: int) -> Executor:
-        """Start the executor for a model of ``size`` parameters."""
+    def open(self, recipe: Recipe) -> Executor:
+        """Start the executor."""
         if self.executor == "ray":
-            from asyncmanifold.simulation.ray_workers import RayWorkers
+            from asyncmanifold.execution.ray_workers import RayWorkers
 
-            return AheadExecutor(RayWorkers(workshop, self.workers, self.ray_address))
+            return AheadExecutor(RayWorkers(recipe, self.workers, self.ray_address))
         if self.executor == "process" or self.workers > 1:
-            from asyncmanifold.simulation.process_workers import ProcessWorkers
+            from asyncmanifold.execution.process_workers import ProcessWorkers
 
-            return AheadExecutor(ProcessWorkers(workshop, self.workers, size))
-        return InlineExecutor(workshop)
+            return AheadExecutor(ProcessWorkers(recipe, self.workers))
+        return InlineExecutor(recipe)

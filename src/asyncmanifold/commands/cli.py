@@ -1,0 +1,294 @@
+"""The command line. Heavy imports wait until a command needs them, so that --help is quick."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from asyncmanifold.errors import AsyncManifoldError, InputError
+
+INTERRUPTED = 130
+
+DESCRIPTION = "Asynchronous federated optimisation: compare methods, run them, resume them."
+EXAMPLES = """\
+examples:
+  asyncmanifold compare digits                     every method on scikit-learn's digits
+  asyncmanifold run digits --method asyncbezier    one run
+  asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
+  asyncmanifold tune digits --method fedasync      its best global learning rate
+  asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
+  asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
+  asyncmanifold theory                             the convergence theorem against measured runs
+  asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
+  asyncmanifold list                               scenarios, methods and their parts
+"""
+
+
+class Once(argparse.Action):
+    """Stores an option's value; the same option a second time is refused, not silently preferred."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the value."""
+        given = namespace.__dict__.setdefault("given", set())
+        if option_string is not None and self.dest in given:
+            parser.error(f"argument {option_string}: given twice")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.register("action", None, Once)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and end with exit code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from asyncmanifold.commands import actions  # heavy, and not needed for --help
+
+        code: int = getattr(actions, options.command)(options)
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads on; do not complain at exit
+        return 1
+    except AsyncManifoldError as error:
+        print(f"asyncmanifold: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = Parser(
+        prog="asyncmanifold",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    from asyncmanifold import __version__
+
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run one method on a scenario")
+    _add_common(run)
+    run.add_argument(
+        "--method",
+        help="a name, or a TOML file of parts (default: the scenario's, else asyncbezier)",
+    )
+    run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
+    run.add_argument("--workers", type=_positive, default=1, help="processes that train (default: 1)")
+    run.add_argument(
+        "--executor",
+        choices=("inline", "process", "ray"),
+        help="where they are: here, in processes of this machine, on a Ray cluster; the result is the same "
+        "(default: inline for one worker, else process)",
+    )
+    run.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="a running cluster, HOST:PORT or auto (default: a local Ray for this run alone)",
+    )
+    run.add_argument(
+        "--replay",
+        type=Path,
+        metavar="TRACE",
+        help="a run's trace.jsonl, from Flower or from here: its updates arrive again in their order",
+    )
+    run.set_defaults(command="run_command")
+
+    compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
+    _add_common(compare)
+    compare.add_argument("--methods", type=_names, help="names, separated by commas (default: all)")
+    compare.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
+    compare.add_argument("--workers", type=_positive, help="runs side by side (default: one per core)")
+    compare.set_defaults(command="compare_command")
+
+    tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
+    _add_common(tune)
+    tune.add_argument("--method", type=_names, help="a name, or several separated by commas (default: all)")
+    tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
+    tried = tune.add_mutually_exclusive_group()
+    tried.add_argument(
+        "--values",
+        type=_names,
+        default="0.25,0.5,1,1.5,2,2.5,3,5",
+        help="separated by commas (default: %(default)s)",
+    )
+    tried.add_argument(
+        "--factors",
+        type=_factors,
+        help="in place of values: multiples of what each method has in the scenario",
+    )
+    tune.add_argument("--seeds", type=_numbers, default=[0], help="separated by commas (default: 0)")
+    tune.add_argument("--workers", type=_positive, help="runs side by side (default: one per core)")
+    tune.set_defaults(command="tune_command")
+
+    report = commands.add_parser("report", help="write one HTML page about finished runs")
+    report.add_argument(
+        "directory", metavar="DIR", type=Path, help="a run, or a directory with runs below it"
+    )
+    report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
+    report.set_defaults(command="report_command")
+
+    landscape = commands.add_parser(
+        "landscape", help="draw the loss around one update: the plane of its curve, and along it"
+    )
+    landscape.add_argument("directory", metavar="DIR", type=Path, help="a run")
+    landscape.add_argument(
+        "--update", type=_positive, metavar="N", help="which accepted update (default: one in the middle)"
+    )
+    landscape.add_argument(
+        "--grid", type=_positive, default=25, help="points per side (default: %(default)s)"
+    )
+    landscape.add_argument(
+        "--examples",
+        type=_positive,
+        default=512,
+        help="at most so many examples for a loss (default: %(default)s)",
+    )
+    landscape.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
+    landscape.add_argument("--data", metavar="PATH", help="the data file, where it is not where it was")
+    landscape.add_argument(
+        "--workers", type=_positive, default=1, help="processes that train (default: %(default)s)"
+    )
+    _add_quiet(landscape)
+    landscape.set_defaults(command="landscape_command")
+
+    _add_theory(
+        commands.add_parser("theory", help="test the convergence theorem: gradient norms against the bound")
+    )
+    _add_data(commands.add_parser("data", help="turn public data into the files that scenarios read"))
+
+    listing = commands.add_parser("list", help="show scenarios, methods and their parts")
+    listing.add_argument("--json", action="store_true", help="print JSON for scripts")
+    listing.set_defaults(command="list_command")
+    return parser
+
+
+def _add_theory(theory: argparse.ArgumentParser) -> None:
+    theory.add_argument(
+        "--method",
+        default="asyncbezier",
+        help="asyncsgd, fedortho, fedgs or asyncbezier (default: %(default)s)",
+    )
+    theory.add_argument(
+        "--lengths",
+        type=_numbers,
+        default=[64, 128, 256, 512, 1024],
+        help="numbers of updates T, separated by commas (default: 64,128,256,512,1024)",
+    )
+    theory.add_argument(
+        "--seeds", type=_numbers, default=[0, 1, 2, 3], help="separated by commas (default: 0,1,2,3)"
+    )
+    theory.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/theory"),
+        help="the directory to write to (default: %(default)s)",
+    )
+    theory.add_argument("--json", action="store_true", help="print the slopes as JSON for scripts")
+    _add_quiet(theory)
+    theory.set_defaults(command="theory_command")
+
+
+def _add_data(data: argparse.ArgumentParser) -> None:
+    actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    prepare = actions.add_parser("prepare", help="write a scenario's data file")
+    prepare.add_argument("dataset", choices=("femnist", "shakespeare", "cxr8"))
+    prepare.add_argument(
+        "--source",
+        required=True,
+        help="LEAF's folder, NIH's folder of PNG files with Data_Entry_2017.csv, a folder of plays as .txt, "
+        "parquet, .npz or .jsonl files, or a set of the Hugging Face Hub such as flwrlabs/femnist",
+    )
+    prepare.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=".npz, or .jsonl(.gz) for shakespeare"
+    )
+    _add_quiet(prepare)
+    prepare.set_defaults(command="prepare_command")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scenario", metavar="SCENARIO", help="a preset's name or a TOML file")
+    parser.add_argument("--data", metavar="PATH", help="the scenario's data file, where it needs one")
+    parser.add_argument("--out", type=Path, help="where to keep it (default: below runs/)")
+    parser.add_argument("--resume", action="store_true", help="continue what was interrupted, exactly")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="KEY=VALUE",
+        action="append",
+        type=_setting,
+        default=[],
+        help="override any configuration key, by its name or its path; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON for scripts")
+    _add_quiet(parser)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} must be KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _positive(text: str) -> int:
+    number = _natural(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1")
+    return number
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 0")
+    return int(text)
+
+
+def _factors(text: str) -> list[float]:
+    try:
+        factors = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas") from error
+    if not all(0.0 < factor < float("inf") for factor in factors):
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and finite")
+    return factors
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name: must be names separated by commas")
+    return list(dict.fromkeys(names))
+
+
+def _numbers(text: str) -> list[int]:
+    return list(dict.fromkeys(_natural(part) for part in text.split(",")))

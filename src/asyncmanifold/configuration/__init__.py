@@ -1,0 +1,1 @@
+"""Configurations: scenarios, tables and the parts that they can name."""

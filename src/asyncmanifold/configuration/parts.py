@@ -1,0 +1,66 @@
+"""The classes that a configuration can name, by the key that holds them.
+
+A part from elsewhere gets a name by an entry here, for example ``PARTS["outgoing"]["clip"] = Clip``: scenarios
+and messages to Flower's nodes can then name it too. Tasks are named by their place, and imported when used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from asyncmanifold.geometry.embeddings import EMBEDDINGS
+from asyncmanifold.server.averaging import Averaging
+from asyncmanifold.server.buffer import BUFFERS
+from asyncmanifold.server.corrections import CORRECTIONS
+from asyncmanifold.server.gates import GATES
+from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS
+from asyncmanifold.server.outgoing import OUTGOING
+from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
+from asyncmanifold.server.selection import SELECTIONS
+from asyncmanifold.simulation.schedules import LATENCIES
+
+TASKS: dict[str, type[Any] | str] = {
+    "digits": "asyncmanifold.tasks.digits:Digits",
+    "femnist": "asyncmanifold.tasks.femnist:Femnist",
+    "shakespeare": "asyncmanifold.tasks.shakespeare:Shakespeare",
+    "cxr8": "asyncmanifold.tasks.cxr8:Cxr8",
+    "prototypes": "asyncmanifold.tasks.prototypes:Prototypes",
+    "tree": "asyncmanifold.tasks.tree:TreeTask",
+}
+
+PARTS: dict[str, dict[str, Any]] = {
+    "task": TASKS,
+    "embedding": EMBEDDINGS,
+    "outgoing": OUTGOING,
+    "gates": GATES,
+    "correction": CORRECTIONS,
+    "penalty": PENALTIES,
+    "staleness": STALENESS,
+    "buffer": BUFFERS,
+    "server_optimizer": SERVER_OPTIMIZERS,
+    "averaging": {"averaging": Averaging},
+    "adaptive_epochs": {"adaptive-epochs": AdaptiveEpochs},
+    "selection": SELECTIONS,
+    "latency": LATENCIES,
+}
+
+
+def part_class(key: str, name: str) -> type[Any]:
+    """Return the class that a key's name stands for."""
+    entry: Any = PARTS[key][name]
+    if isinstance(entry, str):
+        module, _, attribute = entry.partition(":")
+        entry = getattr(import_module(module), attribute)
+    found: type[Any] = entry
+    return found
+
+
+def part_name(cls: type[Any]) -> str | None:
+    """Return the name of a class, None where it has none."""
+    place = f"{cls.__module__}:{cls.__name__}"
+    for choices in PARTS.values():
+        for name, entry in choices.items():
+            if entry is cls or entry == place:
+                return name
+    return None

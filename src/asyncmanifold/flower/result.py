@@ -1,0 +1,37 @@
+"""A run's records as Flower's own strategies return them, with updates in place of rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result as FlowerResult
+
+from asyncmanifold.flower.codec import array_record
+from asyncmanifold.session.trace import Record
+from asyncmanifold.vectors import FlatModel
+
+PLACES = ("kind", "update", "version", "time", "wall_seconds")
+"""What an evaluation's record has besides its scores."""
+TRAIN_METRICS = ("loss", "train_seconds", "staleness", "client")
+
+
+def flower_result(model: FlatModel, records: Iterable[Record], scores: Mapping[int, float]) -> FlowerResult:
+    """Return the final arrays and the metrics; ``scores`` are those of the clients at the end."""
+    result = FlowerResult(arrays=array_record(model.named_tensors()))
+    last, metric = 0, "score"
+    for record in records:
+        if record["kind"] == "update":
+            last = record["update"]
+            result.train_metrics_clientapp[last] = MetricRecord(
+                {name.replace("_", "-"): record[name] for name in TRAIN_METRICS}
+            )
+        elif record["kind"] == "evaluation":
+            known = {name: value for name, value in record.items() if name not in PLACES}
+            metric = next(iter(known), metric)
+            finite = {name: value for name, value in known.items() if value is not None}
+            result.evaluate_metrics_serverapp[record["update"]] = MetricRecord(finite)
+    if scores:
+        mean = sum(scores.values()) / len(scores)
+        result.evaluate_metrics_clientapp[last] = MetricRecord({metric: mean})
+    return result

@@ -1,0 +1,82 @@
+"""What may come in: gates, the first stage of the server's step."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from asyncmanifold.errors import InputError
+from asyncmanifold.server.parts import Arrival, Memory, Part
+from asyncmanifold.server.protocol import Rejected
+
+
+@dataclass(frozen=True)
+class Gate(Part):
+    """Lets every update in. Subclasses override ``admit``."""
+
+    def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
+        """Return the factor that shortens the offsets, 1 for none, and the new memory; or raise ``Rejected``."""
+        return 1.0, memory
+
+
+@dataclass(frozen=True)
+class StalenessBound(Gate):
+    """Rejects updates from a model that is more than ``max_staleness`` versions old.
+
+    Arguments:
+        max_staleness: the greatest staleness that is accepted, at least 0.
+
+    >>> from asyncmanifold import METHODS, StalenessBound
+    >>> from dataclasses import replace
+    >>> replace(METHODS["asyncsgd"], gates=(StalenessBound(20),)).gates
+    (StalenessBound(max_staleness=20),)
+    """
+
+    max_staleness: int
+
+    def __post_init__(self) -> None:
+        if self.max_staleness < 0:
+            raise InputError(f"StalenessBound(max_staleness={self.max_staleness}) must be at least 0")
+
+    def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
+        if arrival.staleness > self.max_staleness:
+            raise Rejected(f"staleness {arrival.staleness} is above the limit {self.max_staleness}")
+        return 1.0, memory
+
+
+@dataclass(frozen=True)
+class NormBound(Gate):
+    """Rejects or shortens updates whose longest offset is longer than ``norm_bound``.
+
+    Arguments:
+        norm_bound: the greatest length of an offset, above 0.
+        clips: shorten the whole update to the bound instead of rejecting it.
+
+    >>> from asyncmanifold import Method, NormBound, ServerState, Update, absorb
+    >>> import torch
+    >>> clipped = Method(gates=(NormBound(1.0, clips=True),), weighting="none")
+    >>> state = ServerState(torch.zeros(2))
+    >>> state, step = absorb(clipped, state, Update(0, 0, torch.tensor([[3.0, 4.0]])), base=state.theta, weight=1.0)
+    >>> state.theta
+    tensor([0.6000, 0.8000])
+    """
+
+    norm_bound: float
+    _: KW_ONLY
+    clips: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.norm_bound > 0.0:
+            raise InputError(f"NormBound(norm_bound={self.norm_bound}) must be above 0")
+
+    def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
+        longest = float(np.sqrt(np.clip(np.diag(arrival.gram)[:-1], 0.0, None).max()))
+        if longest <= self.norm_bound:
+            return 1.0, memory
+        if not self.clips:
+            raise Rejected(f"norm {longest:.6g} is above the bound {self.norm_bound:g}")
+        return self.norm_bound / longest, memory
+
+
+GATES: dict[str, type[Gate]] = {"staleness-bound": StalenessBound, "norm-bound": NormBound}

@@ -1,0 +1,96 @@
+"""A step that has not been made yet, so that parts can hold it back, add to it or replace it.
+
+In flat space the usual step is formed where it ends up, in the one pass that writes the new model: nothing is
+stored in between unless a part asks for the step as a vector.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, replace
+
+import torch
+from torch import Tensor
+
+from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.geometry.spaces import Space
+from asyncmanifold.server.gram import combine
+
+
+@dataclass(frozen=True)
+class Move(ABC):
+    """A step from the current model."""
+
+    space: Space
+    theta: Tensor
+    """The current model."""
+    _: KW_ONLY
+    staleness: int = 0
+    """The greatest staleness of the updates that it is made of."""
+    scale: float = 1.0
+    """What the sum of the updates' steps is multiplied by; model statistics move in the same proportion."""
+
+    @abstractmethod
+    def vector(self) -> Tensor:
+        """Return the step as a new tangent vector at the current model."""
+
+    @abstractmethod
+    def after(self, held: Tensor | None, staleness: int = 0) -> Move:
+        """Return this step added to what a buffer has held, if anything, of at most this staleness."""
+
+    @abstractmethod
+    def target(self, out: Tensor | None) -> Tensor:
+        """Return the model after the step; ``out`` may name where to write it."""
+
+    def along(self, vector: Tensor, scale: float = 1.0) -> Move:
+        """Return another step, ``scale`` times ``vector``, in place of this one."""
+        return TangentMove(self.space, self.theta, vector, staleness=self.staleness, scale=scale)
+
+
+@dataclass(frozen=True)
+class TangentMove(Move):
+    """A step that is known as a tangent vector; on a curved space it follows a geodesic."""
+
+    tangent: Tensor
+    _: KW_ONLY
+    reached: Tensor | None = None
+    """Where it ends, if that is known."""
+
+    def vector(self) -> Tensor:
+        return self.tangent * self.scale
+
+    def after(self, held: Tensor | None, staleness: int = 0) -> Move:
+        if held is None:
+            return self
+        return replace(self.along(held + self.vector()), staleness=max(self.staleness, staleness))
+
+    def target(self, out: Tensor | None) -> Tensor:
+        if self.reached is not None:
+            return self.reached
+        if self.space.is_flat:
+            return torch.add(self.theta, self.tangent, alpha=self.scale, out=out)
+        return self.space.repaired(self.space.exp(self.theta, self.scale * self.tangent))
+
+
+@dataclass(frozen=True)
+class FusedMove(Move):
+    """Σ_k c_k v_k + c_d (Θ^τ − Θ^t) in flat space, and what a buffer has held."""
+
+    base: Tensor
+    offsets: Tensor
+    coefficients: Floats
+    """c_1 … c_n, c_d."""
+    _: KW_ONLY
+    held: Tensor | None = None
+
+    def vector(self) -> Tensor:
+        return self._added_to(torch.zeros_like(self.theta) if self.held is None else self.held, None)
+
+    def after(self, held: Tensor | None, staleness: int = 0) -> Move:
+        return replace(self, held=held, staleness=max(self.staleness, staleness))
+
+    def target(self, out: Tensor | None) -> Tensor:
+        return self._added_to(self.theta if self.held is None else self.theta + self.held, out)
+
+    def _added_to(self, start: Tensor, out: Tensor | None) -> Tensor:
+        return combine(start, self.offsets, self.theta, self.base, self.coefficients, out)

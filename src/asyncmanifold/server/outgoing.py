@@ -1,0 +1,92 @@
+"""What leaves a client: an update as named tensors, and what is done to it before it is sent.
+
+The client applies the method's outgoing parts in their order, the server undoes what can be undone in the
+reverse order. Both are the same in the simulator, its workers, Ray and Flower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.server.protocol import Job, Rejected, Update
+from asyncmanifold.vectors import Statistics
+
+OFFSETS = "offsets"
+"""The tensor of a parcel that holds the offsets as they are."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """An update on its way: named tensors, of any form that the outgoing parts give them."""
+
+    tensors: Mapping[str, Tensor]
+    """At first ``offsets`` and the model's ``statistics.floats`` and ``statistics.integers``."""
+    loss: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Sends an update as it is. Subclasses override ``send``, and ``receive`` where the server must undo it.
+
+    Half precision, which halves what is sent:
+
+    >>> import torch
+    >>> from dataclasses import dataclass, replace
+    >>> from asyncmanifold import Outgoing, Parcel
+    >>> @dataclass(frozen=True)
+    ... class Half(Outgoing):
+    ...     def send(self, parcel, random):
+    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": parcel.tensors["offsets"].half()})
+    ...     def receive(self, parcel):
+    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": parcel.tensors["offsets"].float()})
+    >>> parcel = Parcel({"offsets": torch.ones(1, 100)})
+    >>> parcel.size, Half().send(parcel, random=None).size
+    (400, 200)
+    """
+
+    def send(self, parcel: Parcel, random: np.random.Generator) -> Parcel:
+        """Return what is sent; ``random`` is this part's own for this job. Tensors may be changed in place."""
+        return parcel
+
+    def receive(self, parcel: Parcel) -> Parcel:
+        """Return what the next part before this one had sent; anything raised here rejects the update."""
+        return parcel
+
+
+OUTGOING: dict[str, type[Outgoing]] = {}
+
+
+def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) -> Parcel:
+    """Return an update as it leaves its client."""
+    tensors = {OFFSETS: update.offsets, **update.statistics.named("statistics")}
+    parcel = Parcel(tensors, update.loss, update.seconds)
+    for place, part in enumerate(parts):
+        parcel = part.send(parcel, derive(seed, Purpose.OUTGOING, job.client, job.number, place))
+    return parcel
+
+
+def unpack_update(parcel: Parcel, job: Job, parts: Sequence[Outgoing]) -> Update:
+    """Return the update of a parcel that answers ``job``, or raise ``Rejected``.
+
+    Client and version are the server's own; a parcel cannot claim others.
+    """
+    try:
+        for part in reversed(parts):
+            parcel = part.receive(parcel)
+        offsets = parcel.tensors[OFFSETS]
+        statistics = Statistics.from_named("statistics", parcel.tensors)
+    except Exception as problem:  # whatever a stranger's bytes bring about
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        raise Rejected(f"malformed reply: {reason}") from problem
+    return Update(job.client, job.version, offsets, statistics, parcel.loss, parcel.seconds)

@@ -1,0 +1,63 @@
+"""What every stage of the server's step has in common: a part, its memory, and what it may know.
+
+gates → correction → penalty and staleness → buffer → server optimizer → averaging
+
+A stage is one frozen dataclass with its settings. What it remembers between updates is a *memory*: a
+dictionary of tensors, numbers, strings and dictionaries of these, which the state carries and every checkpoint
+holds. A part never changes a memory that it is given; it returns a new one. It copies what it keeps of an
+update or of the model, because their vectors are used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.server.protocol import Update
+
+Memory = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage with settings and, where it says so, a memory."""
+
+    tangents: ClassVar[tuple[str, ...]] = ()
+    """The entries of the memory that are tangent vectors at the current model, or dictionaries of these. On a
+    curved space they are transported whenever the model moves."""
+
+    def init(self, theta: Tensor) -> Memory:
+        """Return the memory before the first update; ``theta`` is the model then, with P entries."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What a part may know of the update that is being absorbed."""
+
+    update: Update
+    """As received, with ``update.client``."""
+    staleness: int
+    """Versions since the client's base model."""
+    weight: float
+    """The client's factor of the step: its share of all examples, or what the method's weighting says."""
+    updates: int
+    """Updates accepted before this one."""
+    theta: Tensor
+    """The model now."""
+    measure: Callable[[], Floats] = field(repr=False)
+
+    @property
+    def client(self) -> int:
+        """The client's number."""
+        return self.update.client
+
+    @cached_property
+    def gram(self) -> Floats:
+        """All inner products of (v_1 … v_n, d), measured when first asked for; d is the drift."""
+        return self.measure()
