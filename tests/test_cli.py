@@ -177,7 +177,7 @@ BAD_CALLS = {
     "run digits --replay nowhere.jsonl": "nowhere.jsonl: No such file or directory",
     "data": "the following arguments are required: COMMAND",
     "data prepare mnist --source x --out x.npz": "invalid choice: 'mnist'",
-    "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; understood is LEAF's",
+    "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; expected LEAF's",
     "data prepare femnist --source . --out x.txt": "x.txt: must end in .npz",
     "data prepare cxr8 --source setup.cfg": "the following arguments are required: --out",
     "run nowhere": "unknown scenario 'nowhere'",
