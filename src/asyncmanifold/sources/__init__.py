@@ -43,7 +43,8 @@ def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> s
     try:
         line = preparation(path, source, out, show or (lambda done, total: None))
     except OSError as error:
-        raise InputError(f"{error.filename or out}: {error.strerror or error}") from error
+        where = error.filename or f"{source} to {out}"
+        raise InputError(f"{where}: {error.strerror or error}") from error
     if line is None:
         raise InputError(f"{source}: expected {SOURCES[dataset]}")
     return line
