@@ -60,7 +60,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Route:
+class LearnedCurve:
     """A learned curve from a model, and the chord beside it."""
 
     origin: Tensor
@@ -95,7 +95,7 @@ def sample_size(sample: Sample) -> int:
     return sum(count for _, _, count in sample)
 
 
-class Probe:
+class LossProbe:
     """The task's mean loss of any model, in evaluation mode; ``on_loss`` is called for each one computed."""
 
     def __init__(self, task: Task, seed: int, on_loss: Callable[[], None]) -> None:
@@ -123,13 +123,9 @@ class Probe:
 
 def square_around(places: Sequence[tuple[float, float]], margin: float = 0.3) -> tuple[float, float, float]:
     """Return the left and lower edge and the side of a square around places, with room on every side."""
-    lows, highs = (
-        [min(axis) for axis in zip(*places, strict=True)],
-        [max(a) for a in zip(*places, strict=True)],
-    )
-    extent = max(high - low for low, high in zip(lows, highs, strict=True))
-    side = extent * (1.0 + 2.0 * margin)
-    left, low = ((low + high - side) / 2.0 for low, high in zip(lows, highs, strict=True))
+    axes = list(zip(*places, strict=True))
+    side = max(max(axis) - min(axis) for axis in axes) * (1.0 + 2.0 * margin)
+    left, low = ((min(axis) + max(axis) - side) / 2.0 for axis in axes)
     return left, low, side
 
 

@@ -14,7 +14,7 @@ from asyncmanifold.simulation.engine import Run, Simulation
 from asyncmanifold.simulation.executors import InlineExecutor, Workshop
 from asyncmanifold.simulation.schedules import LogNormalLatency, Schedule
 from asyncmanifold.tasks.task import Task
-from asyncmanifold.theory.constants import Measured, Setting
+from asyncmanifold.theory.findings import MeasuredConstants, Setting
 from asyncmanifold.theory.problems import Problem
 from asyncmanifold.trace import MemoryTrace, Record
 from asyncmanifold.vectors import FlatModel
@@ -24,8 +24,8 @@ SCHEDULE = Schedule("clock", latency=LogNormalLatency(spread=0.5, jitter=0.2))
 
 
 @dataclass(frozen=True)
-class Measures:
-    """What one run came to; the sums are over its updates."""
+class RunNumbers:
+    """The numbers of one run; the sums are over its updates."""
 
     square: float
     """The mean of ‖grad L(Θ^t)‖² over the models before each update."""
@@ -59,7 +59,7 @@ class GradientProbe:
         return self._model.space.project(theta, self._model.take_gradient())
 
 
-def measure(
+def measure_run(
     problem: Problem,
     method: Method,
     setting: Setting,
@@ -68,8 +68,8 @@ def measure(
     local_lr: float,
     seed: int,
     on_update: Callable[[], None] = lambda: None,
-) -> Measures:
-    """Run ``length`` updates and return what the theorem speaks of; the caller sees to one thread."""
+) -> RunNumbers:
+    """Run ``length`` updates and return the numbers of the theorem; the caller limits torch to one thread."""
     task, run = problem.task, Run(updates=length, evaluate_every=length, seed=seed)
     training = LocalTraining(
         point_epochs=setting.point_steps,
@@ -101,7 +101,7 @@ def measure(
     updates = [record for record in records if record["kind"] == "update"]
     losses = [record["loss"] for record in records if record["kind"] == "evaluation"]
     drift, reach = drift_and_reach(updates)
-    return Measures(
+    return RunNumbers(
         square=square / length,
         start_loss=losses[0],
         end_loss=losses[-1],
@@ -116,7 +116,7 @@ def measure(
 def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
     """Return the sums whose ratio is S: of drifts, and of the longest offset absorbed during each drift.
 
-    ``updates`` are a trace's, one a version: update number τ made version τ + 1 of version τ.
+    ``updates`` are a trace's, one per version: update number τ made version τ + 1 of version τ.
     """
     lengths = [record["update_norm"] for record in updates]
     drift = reach = 0.0
@@ -126,10 +126,10 @@ def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
     return drift, reach
 
 
-def pooled(runs: list[Measures]) -> Measured:
+def measured_constants(runs: list[RunNumbers]) -> MeasuredConstants:
     """Return Q and S over several runs."""
     offered, reach = sum(run.offered for run in runs), sum(run.reach for run in runs)
-    return Measured(
+    return MeasuredConstants(
         quality=sum(run.kept for run in runs) / offered if offered > 0.0 else 0.0,
         staleness=sum(run.drift for run in runs) / reach if reach > 0.0 else 0.0,
     )

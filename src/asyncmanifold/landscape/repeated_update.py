@@ -1,9 +1,9 @@
-"""One update of a run, models and all: a run is a function of its configuration, so it is repeated."""
+"""One update of a run with every model around it, found by repeating the run from its configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from math import isclose
@@ -30,7 +30,7 @@ COMPARED = ("update_norm", "end_norm", "fraction", "t", "step_norm")
 
 
 @dataclass(frozen=True)
-class Moment:
+class RepeatedUpdate:
     """One accepted update, with every model around it."""
 
     job: Job
@@ -81,46 +81,45 @@ def choose_update(updates: Sequence[Record], wanted: int | None, *, is_curve: bo
     raise InputError("every update is straight and none is stale: there is no plane to draw")
 
 
-def replay(config: Config, task: Task, update: int, *, workers: int, observer: Observer) -> Moment:
-    """Repeat a run up to an accepted update and return that update; the caller sees to one thread.
+def repeat_run(
+    config: Config, task: Task, update: int, *, workers: int, observer: Observer
+) -> RepeatedUpdate:
+    """Repeat a run up to an accepted update and return that update; the caller limits torch to one thread.
 
     ``observer`` is called with every record but evaluations, most of which are left out: they change nothing.
     """
     run = replace(config.run, updates=update, evaluate_every=update)
     model = FlatModel(task.build_model(run.seed))
     simulation = Simulation(task, config.method, config.training, config.schedule, run, model)
-    trace = _Watched(observer)
-    with ExitStack() as stack:
-        workshop = Workshop(task, config.method.embedding, config.training, run.seed)
-        executor = Placement(workers=workers).open(workshop, model.size)
-        stack.callback(executor.close)
+    trace = _LastUpdate(observer)
+    workshop = Workshop(task, config.method.embedding, config.training, run.seed)
+    with closing(Placement(workers=workers).open(workshop, model.size)) as executor:
         simulation.start(executor, trace)
         while True:
             arrival = simulation.next_update(executor)
-            moment = None
+            copies = None
             if arrival is not None and simulation.state.updates == update - 1:
-                moment = _kept(arrival[0].job, arrival[1], simulation.state)
+                copies = _copied(arrival[0].job, arrival[1], simulation.state)
             simulation.advance(arrival, executor, trace)
-            if simulation.is_finished and moment is not None and trace.update is not None:
-                job, received, before = moment
-                return Moment(job, received, before, simulation.state, trace.update)
+            if simulation.is_finished and copies is not None and trace.update is not None:
+                return RepeatedUpdate(*copies, simulation.state, trace.update)
 
 
 def differs(recorded: Record, repeated: Record) -> bool:
-    """Return whether an update came out otherwise than it was recorded."""
+    """Return whether a repeated update is not the recorded one."""
     if recorded["client"] != repeated["client"]:
         return True
     return not all(isclose(recorded[key], repeated[key], rel_tol=1e-6, abs_tol=1e-12) for key in COMPARED)
 
 
-def corrected_offsets(method: Method, moment: Moment) -> Tensor:
+def corrected_offsets(method: Method, repeated: RepeatedUpdate) -> Tensor:
     """Return v'_1 … v'_n: what the server made of the offsets, to be added to Θ^τ."""
-    theta, offsets = moment.before.theta, moment.update.offsets
-    is_fresh = moment.before.version == moment.job.version
-    base = theta if is_fresh else moment.job.theta
+    theta, offsets = repeated.before.theta, repeated.update.offsets
+    is_fresh = repeated.before.version == repeated.job.version
+    base = theta if is_fresh else repeated.job.theta
     drift = theta - base
     if method.correction.transforms:
-        offsets, _ = method.correction.transform(offsets, drift, moment.before.memory)
+        offsets, _ = method.correction.transform(offsets, drift, repeated.before.memory)
     mixing = method.correction.coefficients(gram_matrix(offsets, theta, base))
     rows = torch.cat([offsets, drift[None]])
     return torch.stack([_combined(rows, [float(c) for c in row]) for row in mixing])
@@ -133,7 +132,7 @@ def _combined(rows: Tensor, coefficients: Sequence[float]) -> Tensor:
     return total
 
 
-def _kept(job: Job, result: Update | str, state: ServerState) -> tuple[Job, Update, ServerState] | None:
+def _copied(job: Job, result: Update | str, state: ServerState) -> tuple[Job, Update, ServerState] | None:
     """Return copies of what the run will write over; None for a job that failed."""
     if isinstance(result, str):
         return None
@@ -144,7 +143,7 @@ def _kept(job: Job, result: Update | str, state: ServerState) -> tuple[Job, Upda
     )
 
 
-class _Watched:
+class _LastUpdate:
     """A trace that keeps the last update only."""
 
     def __init__(self, observer: Observer) -> None:
