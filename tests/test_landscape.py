@@ -367,6 +367,16 @@ def test_an_unfinished_run_and_a_chosen_update(digits_run, tmp_path, capsys):
     assert f"--update 6: the run has updates 1 to {last}" in capsys.readouterr().err
 
 
+def test_a_model_on_manifolds_is_refused_before_the_run_is_repeated(tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+    assert main(["run", "sphere", "--method", "asyncbezier", *QUICK, "--out", str(run)]) == 0
+    monkeypatch.setattr("asyncmanifold.landscape.draw.repeat_run", None)
+    assert main(["landscape", str(run)]) == 2
+    reason = "the model has parameters on manifolds, and landscape draws flat spaces only"
+    assert capsys.readouterr().err == f"asyncmanifold: {run}: {reason}\n"
+    assert not (run / "figures").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "reason"),
     [

@@ -18,6 +18,7 @@ from asyncmanifold.progress import RunWatcher, display
 from asyncmanifold.report.figure_files import make_figures_folder
 from asyncmanifold.report.landscape_page import write_landscape
 from asyncmanifold.threads import torch_threads
+from asyncmanifold.vectors import FlatModel
 
 DIFFERS = (
     "the repeated run differs from its trace (another version of torch, or another data file?): "
@@ -48,6 +49,10 @@ def draw_landscape(
     config = load_config(str(directory / "config.toml"), data=data)
     recorded = choose_update(updates, update, is_curve=config.method.embedding.points > 1)
     task = config.build_task()
+    if not FlatModel(task.build_model(config.run.seed)).space.is_flat:
+        raise InputError(
+            f"{directory}: the model has parameters on manifolds, and landscape draws flat spaces only"
+        )
     out = out or directory
     make_figures_folder(out)  # before the work: a place that cannot be written to is refused at once
     with torch_threads():
