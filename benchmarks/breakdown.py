@@ -21,9 +21,9 @@ from torch import nn
 from asyncmanifold import LocalTraining, Run, Schedule, Task, simulate
 from asyncmanifold.client import Trainer, training
 from asyncmanifold.server import step
+from asyncmanifold.session.trace import FileTrace
 from asyncmanifold.simulation import engine
 from asyncmanifold.tasks import TensorData
-from asyncmanifold.session.trace import FileTrace
 
 CLIENTS, BATCH_SIZE, STEPS = 10, 32, 5
 UPDATES, RUNS = 500, 5

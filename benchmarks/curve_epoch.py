@@ -11,7 +11,7 @@ from cnn import random_task
 
 from asyncmanifold import Bezier, Job, LocalTraining, Tunnel
 from asyncmanifold.client.training import Trainer
-from asyncmanifold.vectors import Statistics, FlatModel
+from asyncmanifold.vectors import FlatModel, Statistics
 
 EXAMPLES = 512
 REPEATS = 11

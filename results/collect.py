@@ -15,17 +15,18 @@ from statistics import mean
 from typing import Any
 
 from asyncmanifold.report.drawing import (
-    WIDTH,
+    LEFT,
+    RIGHT,
     Figure,
     Plot,
     axes,
     legend,
-    path,
     polyline,
     scale,
+    series_line,
+    series_markers,
     standalone_svg,
 )
-from asyncmanifold.report.palette import colour_class, dash, marker
 from asyncmanifold.session.trace import read_trace
 
 HERE = Path(__file__).parent
@@ -196,16 +197,14 @@ def local_epochs(out: Path) -> str:
 
 def epochs_figure(lines: dict[str, list[float]]) -> Figure:
     plot = Plot(
-        scale(EPOCHS, 46.0, WIDTH - 14.0, zero=True),
+        scale(EPOCHS, LEFT, RIGHT, zero=True),
         scale([value for values in lines.values() for value in values], 270.0, 26.0),
     )
     parts = [axes(plot, "local epochs K", "test accuracy %")]
     for index, values in enumerate(lines.values()):
         places = [plot.place(k, value) for k, value in zip(EPOCHS, values, strict=True)]
-        pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
-        parts.append(path(polyline(places), f"line s {colour_class(index)}", pattern))
-        marks = "".join(marker(index, *place.split()) for place in places)
-        parts.append(path(marks, f"f {colour_class(index)}"))
+        parts.append(series_line(polyline(places), index))
+        parts.append(series_markers(places, index))
     key, height = legend(list(lines), 312.0)
     title = "Accuracy by local epochs"
     return Figure("local-epochs", title, "femnist-mini, one seed.", "".join(parts) + key, 312.0 + height)

@@ -10,11 +10,11 @@ import pytest
 
 from asyncmanifold import OrthoDC, progress, runs
 from asyncmanifold.commands.cli import main
-from asyncmanifold.configuration.config import load_config
 from asyncmanifold.commands.printing import print_curves
+from asyncmanifold.commands.tune import by_size, is_at_edge
+from asyncmanifold.configuration.config import load_config
 from asyncmanifold.progress import Display, LiveBar, PlainLines, RunWatcher
 from asyncmanifold.simulation import placement
-from asyncmanifold.commands.tune import by_size, is_at_edge
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
 
@@ -177,7 +177,7 @@ BAD_CALLS = {
     "run digits --replay nowhere.jsonl": "nowhere.jsonl: No such file or directory",
     "data": "the following arguments are required: COMMAND",
     "data prepare mnist --source x --out x.npz": "invalid choice: 'mnist'",
-    "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; understood is LEAF's",
+    "data prepare femnist --source nowhere --out x.npz": "nowhere: no such path; expected LEAF's",
     "data prepare femnist --source . --out x.txt": "x.txt: must end in .npz",
     "data prepare cxr8 --source setup.cfg": "the following arguments are required: --out",
     "run nowhere": "unknown scenario 'nowhere'",
@@ -244,7 +244,9 @@ def test_ray_that_is_not_installed_is_one_line(capsys, tmp_path, monkeypatch):
 
 
 def test_help_is_there_and_imports_nothing_heavy():
-    program = "import sys, asyncmanifold.commands.cli as cli; cli.build_parser().format_help(); print(*sys.modules)"
+    program = (
+        "import sys, asyncmanifold.commands.cli as cli; cli.build_parser().format_help(); print(*sys.modules)"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {"torch", "numpy", "rich", "sklearn"}.isdisjoint(loaded.stdout.split())
     shown = subprocess.run(

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from asyncmanifold import METHODS, Averaging, Schedule, simulate
-from asyncmanifold.files import load_tensors
 from asyncmanifold.execution.executors import InlineExecutor
+from asyncmanifold.files import load_tensors
 from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]

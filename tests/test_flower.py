@@ -13,8 +13,8 @@ from asyncmanifold.flower import AsyncServer, Policy
 from asyncmanifold.flower.codec import ARRAYS, METRICS, arrays_of
 from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.report import write_report
-from asyncmanifold.simulation.replay import NEEDED
 from asyncmanifold.session.trace import read_trace
+from asyncmanifold.simulation.replay import NEEDED
 from asyncmanifold.vectors import FlatModel
 from grid import LocalGrid, honest
 from tiny import TRAINING, make_task, of_kind, trace_of

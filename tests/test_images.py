@@ -423,9 +423,9 @@ def test_the_shufflenet_takes_small_images(size):
 
 
 def test_channels_of_both_branches_take_turns():
-    from asyncmanifold.tasks.shufflenet import Block
+    from asyncmanifold.tasks.shufflenet import ShuffleBlock
 
-    block = Block(4, 4).eval()
+    block = ShuffleBlock(4, 4).eval()
     block.branch2 = torch.nn.Identity()
     features = torch.arange(4.0).view(1, 4, 1, 1)
     assert block(features).flatten().tolist() == [0.0, 2.0, 1.0, 3.0]

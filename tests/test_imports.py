@@ -16,18 +16,20 @@ ROOT = PACKAGE.parent.parent
 
 ENGINES_AND_PLOTS = {"flwr", "ray", "matplotlib", "plotly", "rich"}
 MAY_IMPORT = {
-    "geometry": {"geometry"},
-    "vectors": {"geometry"},
+    "errors": set(),
+    "files": set(),
+    "geometry": {"errors", "geometry"},
+    "vectors": {"errors", "geometry"},
     "seeding": set(),
     "metrics": set(),
     "trace": set(),
-    "server": {"geometry", "server", "vectors"},
-    "tasks": {"tasks", "metrics", "seeding", "vectors"},
-    "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
-    "sources": {"sources", "tasks", "trace"},
+    "server": {"errors", "geometry", "server", "vectors"},
+    "tasks": {"errors", "tasks", "metrics", "seeding", "vectors"},
+    "client": {"client", "errors", "geometry", "seeding", "server", "tasks", "vectors"},
+    "sources": {"errors", "files", "sources", "tasks"},
     "summary": {"metrics", "trace"},
-    "compare": {"summary", "trace"},
-    "report": {"compare", "report", "server", "summary", "trace"},
+    "compare": {"files", "summary", "trace"},
+    "report": {"compare", "errors", "files", "landscape", "report", "server", "summary", "theory", "trace"},
 }
 """What the parts below the engine may use of the package; nothing here knows an engine."""
 
@@ -53,6 +55,15 @@ def test_parts_use_only_what_is_below_them(part):
     for file in files_of(part):
         used = {name.split(".")[1] for name in imports(file) if name.startswith("asyncmanifold.")}
         assert used <= MAY_IMPORT[part], file
+
+
+def test_the_report_draws_from_plain_data():
+    """Numbers live beside their study: drawing them needs neither the study nor the engine."""
+    data = {"asyncmanifold.landscape.numbers", "asyncmanifold.theory.findings"}
+    used = {name for file in files_of("report") for name in imports(file)}
+    assert {name for name in used if name.split(".")[1:2] in (["landscape"], ["theory"])} == data
+    for file in ("landscape/__init__", "landscape/numbers", "theory/__init__", "theory/findings"):
+        assert imports(PACKAGE / f"{file}.py") <= {"__future__", "dataclasses", "typing"}
 
 
 @pytest.mark.parametrize("part", ["server", "client", "geometry", "tasks", "vectors", "simulation"])

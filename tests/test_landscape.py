@@ -15,16 +15,17 @@ from asyncmanifold import METHODS, Bezier, Buffer, Task, simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
-from asyncmanifold.landscape.measure import measure
+from asyncmanifold.landscape.losses import measure_landscape
 from asyncmanifold.landscape.plane import Plane, draw_sample, sample_size, square_around
-from asyncmanifold.landscape.replay import (
+from asyncmanifold.landscape.repeated_update import (
     choose_update,
     corrected_offsets,
     differs,
-    replay,
+    repeat_run,
 )
 from asyncmanifold.report.contours import contour, levels
-from asyncmanifold.report.landscape import landscape_figures, write_landscape
+from asyncmanifold.report.landscape_figures import landscape_figures
+from asyncmanifold.report.landscape_page import write_landscape
 from asyncmanifold.vectors import FlatModel
 from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, without_wall_times
 
@@ -49,13 +50,13 @@ def make_config(method="asyncbezier", **parts) -> Config:
     )
 
 
-def moment_of(config, update=12, workers=1):
-    return replay(config, make_task(), update, workers=workers, observer=lambda record: None)
+def repeated_update(config, update=12, workers=1):
+    return repeat_run(config, make_task(), update, workers=workers, observer=lambda record: None)
 
 
 def landscape_of(config, update=12, grid=5):
-    moment = moment_of(config, update)
-    return moment, measure(config, make_task(), moment, grid=grid, examples=EVERYTHING)
+    repeated = repeated_update(config, update)
+    return repeated, measure_landscape(config, make_task(), repeated, grid=grid, examples=EVERYTHING)
 
 
 def slow_loss(theta, buffers, data):
@@ -127,24 +128,24 @@ def test_a_repeated_update_is_the_recorded_one(workers):
     config = make_config()
     trace = simulate(make_task(), config.method, training=TRAINING, schedule=CLOCK, run=config.run).trace
     recorded = of_kind(trace, "update")[11]
-    moment = moment_of(config, workers=workers)
-    assert without_wall_times([moment.record]) == without_wall_times([recorded])
-    assert not differs(recorded, moment.record)
-    assert differs({**recorded, "end_norm": recorded["end_norm"] * 1.001}, moment.record)
-    assert differs({**recorded, "client": -1}, moment.record)
+    repeated = repeated_update(config, workers=workers)
+    assert without_wall_times([repeated.record]) == without_wall_times([recorded])
+    assert not differs(recorded, repeated.record)
+    assert differs({**recorded, "end_norm": recorded["end_norm"] * 1.001}, repeated.record)
+    assert differs({**recorded, "client": -1}, repeated.record)
 
 
 @pytest.mark.parametrize("method", ["asyncbezier", "fedasync", "fedortho", "dcasgd", "asyncsgd"])
 def test_the_corrected_curve_leads_to_the_next_model(method):
     config = make_config(method)
-    moment = moment_of(config)
-    offsets = corrected_offsets(config.method, moment)
-    weights = torch.tensor(config.method.embedding.weights(moment.record["t"]))
-    torch.testing.assert_close(moment.before.theta + weights @ offsets, moment.after.theta)
-    assert moment.after.version == moment.before.version + 1
-    assert offsets[-1].norm().item() == pytest.approx(moment.record["end_norm"], rel=1e-5)
-    assert (moment.before.theta - moment.job.theta).norm().item() == pytest.approx(
-        moment.record["drift_norm"], rel=1e-5
+    repeated = repeated_update(config)
+    offsets = corrected_offsets(config.method, repeated)
+    weights = torch.tensor(config.method.embedding.weights(repeated.record["t"]))
+    torch.testing.assert_close(repeated.before.theta + weights @ offsets, repeated.after.theta)
+    assert repeated.after.version == repeated.before.version + 1
+    assert offsets[-1].norm().item() == pytest.approx(repeated.record["end_norm"], rel=1e-5)
+    assert (repeated.before.theta - repeated.job.theta).norm().item() == pytest.approx(
+        repeated.record["drift_norm"], rel=1e-5
     )
 
 
@@ -198,15 +199,15 @@ def test_examples_are_drawn_by_the_seed():
 
 
 def test_losses_are_those_of_the_models_themselves():
-    moment, landscape = landscape_of(make_config())
+    repeated, landscape = landscape_of(make_config())
     train, test, server = landscape.scenes
     assert [(s.view, s.data) for s in landscape.scenes] == [
         *(("client", "train"), ("client", "test"), ("server", "test"))
     ]
-    base, offsets, buffers = moment.job.theta, moment.update.offsets, moment.update.buffers
+    base, offsets, buffers = repeated.job.theta, repeated.update.offsets, repeated.update.buffers
     models = {"Θ^t": base, "B": base + offsets[0], "C": base + offsets[1]}
     task = make_task()
-    for scene, data in ((train, task.clients[moment.job.client]), (test, task.test)):
+    for scene, data in ((train, task.clients[repeated.job.client]), (test, task.test)):
         assert {m.name: m.loss for m in scene.marks} == pytest.approx(
             {name: slow_loss(theta, buffers, data) for name, theta in models.items()}
         )
@@ -220,25 +221,25 @@ def test_losses_are_those_of_the_models_themselves():
             assert [losses[0], losses[-1]] == pytest.approx(ends, rel=1e-5)
     after = {mark.name: mark for mark in server.marks}["Θ^τ+1"]
     assert after.loss == pytest.approx(
-        slow_loss(moment.after.theta, moment.after.buffers, task.test), rel=1e-5
+        slow_loss(repeated.after.theta, repeated.after.buffers, task.test), rel=1e-5
     )
     assert after.loss == pytest.approx(server.stop.curve_loss)
-    assert server.stop.t == moment.record["t"]
-    assert hypot(after.x, after.y) == pytest.approx(moment.record["fraction"], rel=1e-4)  # the paper's step
+    assert server.stop.t == repeated.record["t"]
+    assert hypot(after.x, after.y) == pytest.approx(repeated.record["fraction"], rel=1e-4)  # the paper's step
 
 
 def test_the_grid_is_the_plane_through_the_three_models():
-    moment, landscape = landscape_of(make_config(), grid=4)
+    repeated, landscape = landscape_of(make_config(), grid=4)
     scene, task = landscape.scenes[1], make_task()
-    v_1, v_2 = moment.update.offsets
+    v_1, v_2 = repeated.update.offsets
     assert scene.unit == pytest.approx(v_2.norm().item())
     across = v_1 - (v_1 @ v_2) / (v_2 @ v_2) * v_2
     across = across / across.norm() * v_2.norm()
     for i, y in enumerate(scene.ys):
         for k, x in enumerate(scene.xs):
-            theta = moment.job.theta + x * v_2 + y * across
+            theta = repeated.job.theta + x * v_2 + y * across
             assert scene.losses[i][k] == pytest.approx(
-                slow_loss(theta, moment.update.buffers, task.test), rel=1e-4
+                slow_loss(theta, repeated.update.buffers, task.test), rel=1e-4
             )
     for mark in scene.marks:
         assert scene.xs[0] < mark.x < scene.xs[-1]
@@ -258,13 +259,13 @@ def test_the_grid_is_the_plane_through_the_three_models():
 
 
 def test_a_straight_update_is_drawn_in_the_plane_of_the_drift():
-    moment, landscape = landscape_of(make_config("fedasync"))
+    repeated, landscape = landscape_of(make_config("fedasync"))
     client, _, server = landscape.scenes
     assert [mark.name for mark in client.marks] == ["Θ^t", "C", "Θ^τ"]
     assert [mark.name for mark in server.marks] == ["Θ^τ", "C′", "Θ^τ+1", "Θ^t"]
     assert all(mark.off_plane < 1e-5 for scene in landscape.scenes for mark in scene.marks)
     assert client.curve == client.curve_losses == []
-    assert landscape.version - landscape.base_version == moment.record["staleness"] > 0
+    assert landscape.version - landscape.base_version == repeated.record["staleness"] > 0
 
 
 def test_a_curve_of_higher_degree_is_projected_and_says_so():
@@ -286,10 +287,10 @@ def test_a_buffer_is_said_to_hold_the_step():
 
 def test_a_line_without_drift_has_no_plane():
     config = replace(make_config(), training=replace(TRAINING, curve_epochs=0))
-    moment = moment_of(config, update=1)
-    assert moment.record["staleness"] == 0
+    repeated = repeated_update(config, update=1)
+    assert repeated.record["staleness"] == 0
     with pytest.raises(InputError, match=r"^update 1 is a straight line .* choose another with --update$"):
-        measure(config, make_task(), moment, grid=4, examples=10)
+        measure_landscape(config, make_task(), repeated, grid=4, examples=10)
 
 
 # Page
@@ -364,6 +365,16 @@ def test_an_unfinished_run_and_a_chosen_update(digits_run, tmp_path, capsys):
     last = max(record["update"] for record in numbers[:-4] if record["kind"] == "update")
     assert main([*arguments, "--update", "6"]) == 2
     assert f"--update 6: the run has updates 1 to {last}" in capsys.readouterr().err
+
+
+def test_a_model_on_manifolds_is_refused_before_the_run_is_repeated(tmp_path, capsys, monkeypatch):
+    run = tmp_path / "run"
+    assert main(["run", "sphere", "--method", "asyncbezier", *QUICK, "--out", str(run)]) == 0
+    monkeypatch.setattr("asyncmanifold.landscape.draw.repeat_run", None)
+    assert main(["landscape", str(run)]) == 2
+    reason = "the model has parameters on manifolds, and landscape draws flat spaces only"
+    assert capsys.readouterr().err == f"asyncmanifold: {run}: {reason}\n"
+    assert not (run / "figures").exists()
 
 
 @pytest.mark.parametrize(

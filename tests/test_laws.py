@@ -191,7 +191,9 @@ def test_the_model_keeps_its_form_and_stays_finite(rule, data):
             assert tensor.dtype == torch.float32
             assert torch.isfinite(tensor).all()
         for statistics in (state.statistics, state.returned()[1]):
-            assert [(t.shape, t.dtype) for t in statistics] == [(t.shape, t.dtype) for t in case.state.statistics]
+            assert [(t.shape, t.dtype) for t in statistics] == [
+                (t.shape, t.dtype) for t in case.state.statistics
+            ]
     assert step.fraction >= 0.0
     if not case.method.synchronous:  # whose mean of a round may be extrapolated
         assert step.fraction <= 1.0

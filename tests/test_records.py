@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from asyncmanifold import simulate
-from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import load_tensors, save_tensors, write_atomically, write_json
+from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.session.directory import RunDirectory
 from asyncmanifold.session.trace import FileTrace, read_trace
 from tiny import TRAINING, make_model, make_run, make_task

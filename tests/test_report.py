@@ -12,8 +12,8 @@ import tomli_w
 from asyncmanifold import simulate
 from asyncmanifold.report import write_report
 from asyncmanifold.report.curves import band, histogram, thinned
-from asyncmanifold.report.drawing import Scale, escape, number, ticks
-from asyncmanifold.report.tables import latex
+from asyncmanifold.report.drawing import AxisScale, escape, number, ticks
+from asyncmanifold.report.result_table import latex
 from tiny import CLOCK, TRAINING, make_run, make_task
 
 COMPARISONS = [
@@ -130,7 +130,7 @@ def test_a_real_run_is_shown_point_by_point(tmp_path):
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     root = figure(tmp_path / "report", "score-time")
     numbers = [float(v) for v in classes(root, "lines")[0].get("data-scales").split(",")]
-    x, y = Scale(*numbers[:4]), Scale(*numbers[4:])
+    x, y = AxisScale(*numbers[:4]), AxisScale(*numbers[4:])
     line = next(mark for mark in classes(root, "line") if "L" in mark.get("d"))
     expected = [(x(e["time"]), y(e["accuracy"])) for e in evaluations]
     assert places(line) == [pytest.approx(place, abs=0.006) for place in expected]
@@ -146,7 +146,7 @@ def test_two_seeds_make_a_mean_and_a_band(compared):
     _, _, _, _, low, high, bottom, top = map(float, classes(root, "lines")[0].get("data-scales").split(","))
     # plain ends at 0.6 and 0.7: mean 0.65, standard deviation 0.1/√2
     assert (low, high) == (0.2, pytest.approx(0.85 + 0.1 / 2**0.5))
-    y = Scale(low, high, bottom, top)
+    y = AxisScale(low, high, bottom, top)
     ends = {places(mark)[-1][1] for mark in classes(root, "line") if "L" in mark.get("d")}
     assert ends == {float(number(y(0.65))), float(number(y(0.85)))}
     assert len(classes(root, "band")) == 2
@@ -160,7 +160,7 @@ def test_bars_histograms_and_shares_by_hand(compared):
     assert "highest 33%" in [e.text for e in figure(compared, "staleness").iter(f"{SVG}text")]
     cosines = figure(compared, "cosines-plain-seed-0")
     (kept, _), (gone, _) = classes(cosines, "dots"), classes(cosines, "hollow")
-    y = Scale(-1.0, 1.0, 230.0, 26.0)
+    y = AxisScale(-1.0, 1.0, 230.0, 26.0)
     assert {place[1] for place in places(kept)} == {float(number(y(0.5)))}
     assert {place[1] for place in places(gone)} == {float(number(y(-0.25)))}
     assert "(1 of 4)" in figure(compared, "timeline-plain-seed-0").find(f"{SVG}desc").text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncmanifold.report import write_report
-from asyncmanifold.report.png import SCALE, as_png
+from asyncmanifold.report.figure_files import SCALE, as_png
 from test_report import COMPARISONS, write_run
 
 DRAWING = (

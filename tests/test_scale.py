@@ -13,9 +13,9 @@ from torch import nn
 
 from asyncmanifold import Schedule, Shares, Task, simulate
 from asyncmanifold.errors import InputError
+from asyncmanifold.execution.executors import InlineExecutor, Workshop
 from asyncmanifold.geometry.embeddings import Point
 from asyncmanifold.server.protocol import Job
-from asyncmanifold.execution.executors import InlineExecutor, Workshop
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel

@@ -172,9 +172,9 @@ def test_folders_without_images_or_table_are_one_line(tmp_path):
     write_table(tmp_path / "in")
     assert refusal(tmp_path / "in", tmp_path) == f"{tmp_path}/in: no PNG files"
     (tmp_path / "empty").mkdir()
-    understood = "understood is NIH's folder of PNG files with Data_Entry_2017.csv, or an .npz file"
-    assert refusal(tmp_path / "empty", tmp_path) == f"{tmp_path}/empty: {understood}"
-    assert refusal("owner/name", tmp_path) == f"owner/name: no such path; {understood}"
+    expected = "expected NIH's folder of PNG files with Data_Entry_2017.csv, or an .npz file"
+    assert refusal(tmp_path / "empty", tmp_path) == f"{tmp_path}/empty: {expected}"
+    assert refusal("owner/name", tmp_path) == f"owner/name: no such path; {expected}"
     assert refusal(tmp_path / "in", tmp_path, "out.zip") == f"{tmp_path}/out.zip: must end in .npz"
 
 

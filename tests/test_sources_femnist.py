@@ -110,7 +110,7 @@ def test_a_prepared_file_can_be_mapped_repeated_and_trained_on(tmp_path):
         ({"user_data": {}}, ": no 'users'"),
         ({"users": []}, ": no 'user_data'"),
         ({"users": {}, "user_data": {}}, ": 'users' must be a list"),
-        ({"users": [3], "user_data": {}}, ": 'users' must be texts"),
+        ({"users": [3], "user_data": {}}, ": 'users' must be strings"),
         ({"users": ["a"], "user_data": {}}, ", user 'a': nothing in 'user_data'"),
         ({"users": ["a"], "user_data": {"a": 3}}, ", user 'a': not an object with x and y"),
         ({"users": ["a"], "user_data": {"a": {"x": []}}}, ", user 'a': no 'y'"),
@@ -219,7 +219,7 @@ def test_without_a_network_the_hub_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
     assert refusal("flwrlabs/femnist", tmp_path) == (
-        "flwrlabs/femnist: no such path, and not to be had from the Hugging Face Hub (Name or service not "
+        "flwrlabs/femnist: no such path, and the Hugging Face Hub does not provide it (Name or service not "
         "known); without a network, give the path of a copy"
     )
 
@@ -227,10 +227,10 @@ def test_without_a_network_the_hub_is_one_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"character": 62}, ", image 3: label 62, must be from 0 to 61"),
-        ({"writer_id": None}, ", row 3: writer_id None must be a text"),
-        ({"image": {"bytes": b"\x89PNG", "path": None}}, ", row 3: 'image' is not a readable picture"),
-        ({"image": {"bytes": None, "path": "a.png"}}, ", row 3: 'image' holds no picture"),
+        ({"character": 62}, ", row 3: label 62, must be from 0 to 61"),
+        ({"writer_id": None}, ", row 3: writer_id None must be a string"),
+        ({"image": {"bytes": b"\x89PNG", "path": None}}, ", row 3: 'image' is not a readable image"),
+        ({"image": {"bytes": None, "path": "a.png"}}, ", row 3: 'image' holds no image"),
         ({"image": encoded(0, side=27)}, ", row 3: 'image' is 27×27, must be 28×28"),
     ],
 )
@@ -302,7 +302,7 @@ def test_a_file_can_take_its_own_place(tmp_path):
         ({"images": np.zeros((0, 28, 28), np.uint8)}, "record 'images' is empty"),
         (
             {"images": np.asfortranarray(stored()["images"])},
-            "record 'images' is in Fortran's order, must be in C's",
+            "record 'images' is in Fortran order, must be in C order",
         ),
         ({"images": stored()["images"][:3]}, "record 'labels' has 4 rows, but 'images' 3"),
         ({"labels": np.array([0, 1, 62, 3])}, "record 'labels' contains 62, must be from 0 to 61"),
@@ -337,13 +337,11 @@ def test_broken_npz_files_are_one_line(tmp_path):
 
 def test_what_is_not_understood_is_one_line_that_lists_what_is(tmp_path):
     (tmp_path / "in").mkdir()
-    understood = (
-        "understood is LEAF's folder or .json file, flwrlabs/femnist or its parquet files, or an .npz file"
-    )
-    assert refusal(tmp_path / "in", tmp_path) == f"{tmp_path}/in: {understood}"
-    assert refusal(tmp_path / "none", tmp_path) == f"{tmp_path}/none: no such path; {understood}"
+    expected = "expected LEAF's folder or .json file, flwrlabs/femnist or its parquet files, or an .npz file"
+    assert refusal(tmp_path / "in", tmp_path) == f"{tmp_path}/in: {expected}"
+    assert refusal(tmp_path / "none", tmp_path) == f"{tmp_path}/none: no such path; {expected}"
     (tmp_path / "in.txt").write_text("")
-    assert refusal(tmp_path / "in.txt", tmp_path) == f"{tmp_path}/in.txt: {understood}"
+    assert refusal(tmp_path / "in.txt", tmp_path) == f"{tmp_path}/in.txt: {expected}"
 
 
 def test_where_to_write_is_checked_first(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from asyncmanifold.sources import prepare
-from asyncmanifold.sources.windows import play_and_speaker, texts
+from asyncmanifold.sources.windows import join_windows, play_and_speaker
 from asyncmanifold.tasks.shakespeare import Shakespeare
 
 RANDOM = np.random.default_rng(3)
@@ -56,14 +56,14 @@ def speech(play, speaker, *lines):
 
 
 def test_windows_are_joined_where_they_overlap_by_half():
-    assert list(texts(windows(LEAR))) == [LEAR]
-    assert list(texts(chain(windows(LEAR), windows(KENT)))) == [LEAR, KENT]
+    assert list(join_windows(windows(LEAR))) == [LEAR]
+    assert list(join_windows(chain(windows(LEAR), windows(KENT)))) == [LEAR, KENT]
     dropped = [pair for n, pair in enumerate(windows(LEAR)) if n % 7 < 3 or n == 319]
-    assert list(texts(dropped)) == [LEAR]
+    assert list(join_windows(dropped)) == [LEAR]
     apart = windows(LEAR)[:10] + windows(LEAR)[50:]
-    assert list(texts(apart)) == [LEAR[:90], LEAR[50:]]
-    assert list(texts(windows(LEAR)[:10] + windows(LEAR)[49:])) == [LEAR]
-    assert list(texts([])) == []
+    assert list(join_windows(apart)) == [LEAR[:90], LEAR[50:]]
+    assert list(join_windows(windows(LEAR)[:10] + windows(LEAR)[49:])) == [LEAR]
+    assert list(join_windows([])) == []
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_train_and_test_files_give_each_text_once(tmp_path, split):
     [
         ('{"users": [', ", line 1, column 12: not JSON, or cut off: Expecting value"),
         (leaf(["P"], u=[("short", "a")]), ", user 'u', window 0: x is 5 characters, must be 80 characters"),
-        (leaf(["P"], u=[(7, "a")]), ", user 'u', window 0: x is no text, must be 80 characters"),
+        (leaf(["P"], u=[(7, "a")]), ", user 'u', window 0: x is not a string, must be 80 characters"),
         (leaf(["P"], u=[("a" * 80, "ab")]), ", user 'u', window 0: y is 'ab', must be one character"),
         (leaf(u=windows(LEAR)), ", user 'u': no play is known whose title this name begins with"),
         (leaf(["P"], u=[]), ": no speeches"),
-        (leaf([1], u=[]), ": 'hierarchies' must be texts"),
+        (leaf([1], u=[]), ": 'hierarchies' must be strings"),
     ],
 )
 def test_wrong_leaf_files_are_one_line(tmp_path, content, expected):
@@ -250,7 +250,7 @@ def test_layouts_of_plays(tmp_path, text, expected):
 def test_texts_that_are_no_plays_are_one_line(tmp_path):
     path = tmp_path / "in/a.txt"
     write(path, "Shall I compare thee to a summer's day?\n")
-    assert refusal(tmp_path / "in", tmp_path).startswith(f"{path}: no speeches; understood is a speaker ")
+    assert refusal(tmp_path / "in", tmp_path).startswith(f"{path}: no speeches; expected a speaker ")
     path.write_bytes(b"KENT. \xff")
     assert refusal(tmp_path / "in", tmp_path) == f"{path}: not UTF-8 text (byte 6)"
 
@@ -283,7 +283,5 @@ def test_wrong_speeches_are_one_line(tmp_path):
 def test_what_is_not_understood_is_one_line_that_lists_what_is(tmp_path):
     (tmp_path / "in").mkdir()
     message = refusal(tmp_path / "in", tmp_path)
-    assert message.startswith(
-        f"{tmp_path}/in: understood is LEAF's folder or .json file, flwrlabs/shakespeare "
-    )
+    assert message.startswith(f"{tmp_path}/in: expected LEAF's folder or .json file, flwrlabs/shakespeare ")
     assert refusal("none", tmp_path, "out.txt") == f"{tmp_path}/out.txt: must end in .jsonl or .jsonl.gz"

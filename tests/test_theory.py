@@ -11,25 +11,29 @@ import pytest
 import torch
 
 from asyncmanifold import METHODS, LocalTraining, OrthoDC, Run, simulate
-from asyncmanifold.commands.cli import main
 from asyncmanifold.client.curved import curve
+from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier
+from asyncmanifold.report.convergence_figure import convergence_figure
 from asyncmanifold.seeding import torch_seed
 from asyncmanifold.theory.constants import (
-    Constants,
-    Measured,
-    Setting,
     corrected_bound,
     corrected_constants,
     local_rate,
     printed_bound,
     printed_constants,
 )
-from asyncmanifold.theory.figure import Series, convergence_figure
-from asyncmanifold.theory.measure import SCHEDULE, GradientProbe, drift_and_reach, measure, pooled
-from asyncmanifold.theory.printing import print_findings
-from asyncmanifold.theory.problems import PROBLEMS, Known, Stream, eigenvector, regression
+from asyncmanifold.theory.findings import Constants, KnownConstants, MeasuredConstants, Setting
+from asyncmanifold.theory.findings_table import print_findings
+from asyncmanifold.theory.gradient_norms import (
+    SCHEDULE,
+    GradientProbe,
+    drift_and_reach,
+    measure_run,
+    measured_constants,
+)
+from asyncmanifold.theory.problems import PROBLEMS, Stream, eigenvector, regression
 from asyncmanifold.theory.slope import log_slope
 from asyncmanifold.theory.study import COVERED, chosen_setting, study_convergence
 from asyncmanifold.vectors import FlatModel
@@ -166,9 +170,9 @@ def test_a_stream_draws_anew_and_again_under_the_same_seed():
 
 # --- the theorem's arithmetic -------------------------------------------------------------------------
 
-KNOWN = Known(smoothness=2.0, gradient_bound=3.0, variance=5.0, curvature=1.0)
+KNOWN = KnownConstants(smoothness=2.0, gradient_bound=3.0, variance=5.0, curvature=1.0)
 SETTING = Setting(clients=4, point_steps=2, curve_steps=1, degree=2, global_lr=0.5)
-MEASURED = Measured(quality=0.5, staleness=2.0)
+MEASURED = MeasuredConstants(quality=0.5, staleness=2.0)
 
 
 def test_the_corrected_constants_by_hand():
@@ -264,7 +268,7 @@ def test_a_run_is_the_simulators_and_its_gradients_are_those_of_its_models(probl
     """Runs cut off after 0 … 5 updates have the models of the longer one."""
     method = method_of("asyncbezier")
     setting = chosen_setting(method)
-    made = measure(problem, method, setting, length=6, local_lr=0.2, seed=3)
+    made = measure_run(problem, method, setting, length=6, local_lr=0.2, seed=3)
     training = LocalTraining(
         point_epochs=2, curve_epochs=1, batch_size=1, optimizer="sgd", local_lr=0.2, proximal=0.0
     )
@@ -289,11 +293,11 @@ def test_plain_transport_has_quality_one_and_projections_do_not(problem):
         method = method_of(name)
         setting = chosen_setting(method)
         runs[name] = [
-            measure(problem, method, setting, length=40, local_lr=0.1, seed=seed) for seed in (0, 1)
+            measure_run(problem, method, setting, length=40, local_lr=0.1, seed=seed) for seed in (0, 1)
         ]
-    assert pooled(runs["asyncsgd"]).quality == pytest.approx(1.0, abs=1e-4)
-    assert pooled(runs["fedortho"]).quality < 0.98
-    assert 0.0 < pooled(runs["asyncsgd"]).staleness <= 0.5 * 40
+    assert measured_constants(runs["asyncsgd"]).quality == pytest.approx(1.0, abs=1e-4)
+    assert measured_constants(runs["fedortho"]).quality < 0.98
+    assert 0.0 < measured_constants(runs["asyncsgd"]).staleness <= 0.5 * 40
 
 
 @pytest.fixture(scope="module")
@@ -344,10 +348,12 @@ def test_the_table_has_a_row_for_every_length(study, capsys):
     assert all(len(line) <= 80 for line in said.splitlines() if str(out) not in line)
 
 
-def test_the_figure_draws_what_it_is_given():
+def test_the_figure_draws_what_it_is_given(study):
     """Values that fall tenfold over two decades: the line's ends are one decade apart."""
-    one = Series("one", [1, 100], [[1.0, 1.0], [0.1, 0.1]], [1.0, 0.1], [10.0, None], (-0.5, -0.6, -0.4))
-    figure = convergence_figure([one])
+    finding = study[0][0]
+    first = replace(finding.lengths[0], updates=1, squares=[1.0, 1.0], mean=1.0, bound=10.0)
+    last = replace(first, updates=100, squares=[0.1, 0.1], mean=0.1, bound=None)
+    figure = convergence_figure([replace(finding, lengths=[first, last])])
     svg = ElementTree.fromstring(f"<svg>{figure.body}</svg>")
     lines = [path.get("d") for path in svg.iter("path") if path.get("class") == "line s c0"]
     ends = [[float(n) for n in place.split()] for place in lines[1][1:].split("L")]

@@ -14,7 +14,7 @@ from asyncmanifold import Bezier, Job, LocalTraining, Point
 from asyncmanifold.client import NonFiniteLoss, Trainer
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks import TensorData
-from asyncmanifold.vectors import Statistics, FlatModel
+from asyncmanifold.vectors import FlatModel, Statistics
 from reference import train_through_curve, training_steps
 
 SEED = 5

@@ -129,7 +129,7 @@ def report_command(options: argparse.Namespace) -> int:
 def landscape_command(options: argparse.Namespace) -> int:
     """Repeat a run up to one update and write the page about the loss around it."""
 
-    from asyncmanifold.landscape import draw_landscape
+    from asyncmanifold.landscape.draw import draw_landscape
 
     page = draw_landscape(
         options.directory,
@@ -149,8 +149,8 @@ def landscape_command(options: argparse.Namespace) -> int:
 def theory_command(options: argparse.Namespace) -> int:
     """Measure gradient norms in runs of growing length and set them against the theorem's bound."""
 
-    from asyncmanifold.theory import study_convergence
     from asyncmanifold.theory.findings_table import print_findings
+    from asyncmanifold.theory.study import study_convergence
 
     quiet = options.quiet or options.json
     findings = study_convergence(options.method, options.lengths, options.seeds, options.out, quiet=quiet)

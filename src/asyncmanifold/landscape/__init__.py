@@ -1,5 +1,1 @@
 """The loss around one update of a run: the paper's Figure 1, from the run's own models."""
-
-from asyncmanifold.landscape.draw import draw_landscape
-
-__all__ = ["draw_landscape"]

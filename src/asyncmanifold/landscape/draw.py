@@ -7,18 +7,20 @@ from pathlib import Path
 
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.errors import InputError
-from asyncmanifold.landscape.measure import measure
-from asyncmanifold.landscape.replay import (
+from asyncmanifold.landscape.losses import measure_landscape
+from asyncmanifold.landscape.repeated_update import (
     choose_update,
     differs,
     read_updates,
-    replay,
+    repeat_run,
 )
 from asyncmanifold.progress import RunWatcher, display
-from asyncmanifold.report.landscape import write_landscape
+from asyncmanifold.report.figure_files import make_figures_folder
+from asyncmanifold.report.landscape_page import write_landscape
 from asyncmanifold.threads import torch_threads
+from asyncmanifold.vectors import FlatModel
 
-OTHER = (
+DIFFERS = (
     "the repeated run differs from its trace (another version of torch, or another data file?): "
     "the pictures show the repeated one"
 )
@@ -39,24 +41,28 @@ def draw_landscape(
 
     ``update`` is which of the run's updates to draw; by default one in the middle, see ``choose_update``.
     Losses are taken on ``grid`` × ``grid`` points and on at most ``examples`` examples. ``out`` is the
-    folder to write to, by default the run's own. A ``InputError`` says in one line what is wrong.
+    folder to write to, by default the run's own. An ``InputError`` says in one line what is wrong.
     """
     if grid < 2:
         raise InputError(f"--grid {grid}: must be at least 2")
     updates = read_updates(directory)
     config = load_config(str(directory / "config.toml"), data=data)
     recorded = choose_update(updates, update, is_curve=config.method.embedding.points > 1)
-    out = out or directory
-    try:
-        (out / "figures").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: {error.strerror}") from error
     task = config.build_task()
+    if not FlatModel(task.build_model(config.run.seed)).space.is_flat:
+        raise InputError(
+            f"{directory}: the model has parameters on manifolds, and landscape draws flat spaces only"
+        )
+    out = out or directory
+    make_figures_folder(out)  # before the work: a place that cannot be written to is refused at once
     with torch_threads():
         with display(config.method_name, recorded["update"], quiet=quiet) as shown:
-            moment = replay(config, task, recorded["update"], workers=workers, observer=RunWatcher(shown))
-        is_other = differs(recorded, moment.record)
+            watcher = RunWatcher(shown)
+            repeated = repeat_run(config, task, recorded["update"], workers=workers, observer=watcher)
+        is_other = differs(recorded, repeated.record)
         if is_other:
-            print(f"asyncmanifold: {directory}: {OTHER}", file=sys.stderr)
-        landscape = measure(config, task, moment, grid=grid, examples=examples, quiet=quiet, differs=is_other)
+            print(f"asyncmanifold: {directory}: {DIFFERS}", file=sys.stderr)
+        landscape = measure_landscape(
+            config, task, repeated, grid=grid, examples=examples, quiet=quiet, differs=is_other
+        )
     return write_landscape(landscape, out)

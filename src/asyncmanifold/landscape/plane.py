@@ -16,7 +16,7 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Data
 from asyncmanifold.tasks.partitions import at_most
 from asyncmanifold.tasks.task import Task
-from asyncmanifold.vectors import Buffers, FlatModel
+from asyncmanifold.vectors import FlatModel, Statistics
 
 BATCH = 512
 STRAIGHT = 1e-4
@@ -60,7 +60,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Route:
+class LearnedCurve:
     """A learned curve from a model, and the chord beside it."""
 
     origin: Tensor
@@ -95,7 +95,7 @@ def sample_size(sample: Sample) -> int:
     return sum(count for _, _, count in sample)
 
 
-class Probe:
+class LossProbe:
     """The task's mean loss of any model, in evaluation mode; ``on_loss`` is called for each one computed."""
 
     def __init__(self, task: Task, seed: int, on_loss: Callable[[], None]) -> None:
@@ -105,13 +105,13 @@ class Probe:
         self._on_loss = on_loss
 
     @property
-    def has_buffers(self) -> bool:
+    def has_statistics(self) -> bool:
         """Whether the model has more than parameters, such as BatchNorm's statistics."""
-        return any(part.numel() for part in self._model.read_buffers())
+        return any(part.numel() for part in self._model.read_statistics())
 
-    def loss(self, theta: Tensor, buffers: Buffers, sample: Sample) -> float | None:
+    def loss(self, theta: Tensor, statistics: Statistics, sample: Sample) -> float | None:
         """Return the mean loss, None where it is not a number."""
-        self._model.load(theta, buffers)
+        self._model.load(theta, statistics)
         total = 0.0
         with torch.no_grad():
             for inputs, targets, count in sample:
@@ -123,13 +123,9 @@ class Probe:
 
 def square_around(places: Sequence[tuple[float, float]], margin: float = 0.3) -> tuple[float, float, float]:
     """Return the left and lower edge and the side of a square around places, with room on every side."""
-    lows, highs = (
-        [min(axis) for axis in zip(*places, strict=True)],
-        [max(a) for a in zip(*places, strict=True)],
-    )
-    extent = max(high - low for low, high in zip(lows, highs, strict=True))
-    side = extent * (1.0 + 2.0 * margin)
-    left, low = ((low + high - side) / 2.0 for low, high in zip(lows, highs, strict=True))
+    axes = list(zip(*places, strict=True))
+    side = max(max(axis) - min(axis) for axis in axes) * (1.0 + 2.0 * margin)
+    left, low = ((min(axis) + max(axis) - side) / 2.0 for axis in axes)
     return left, low, side
 
 

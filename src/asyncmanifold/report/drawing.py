@@ -12,6 +12,8 @@ from asyncmanifold.report.palette import LIGHT, colour_class, dash, figure_style
 
 WIDTH = 460
 """The width of every figure; narrow, so that its text stays readable when a phone scales it down."""
+LEFT, RIGHT = 46.0, WIDTH - 14.0
+"""Where most plots begin and end."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """A linear map from [low, high] to the pixels from ``start`` to ``end``."""
 
     low: float
@@ -47,21 +49,21 @@ class Scale:
 class Plot:
     """A pair of scales."""
 
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
 
     def place(self, x: float, y: float) -> str:
         """Return a point's pixels, as a path names them."""
         return f"{number(self.x(x))} {number(self.y(y))}"
 
 
-def scale(values: Iterable[float], start: float, end: float, *, zero: bool = False) -> Scale:
+def scale(values: Iterable[float], start: float, end: float, *, zero: bool = False) -> AxisScale:
     """Return a scale that holds all values, and 0 where asked."""
     known = [*values, 0.0] if zero else list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     if high - low < 1e-12 * max(1.0, abs(high)):
         high = low + max(1.0, abs(low))
-    return Scale(low, high, start, end)
+    return AxisScale(low, high, start, end)
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
@@ -134,7 +136,7 @@ def axes(plot: Plot, x_name: str, y_name: str) -> str:
     return "".join(parts)
 
 
-def x_axis(x: Scale, bottom: float, top: float, name: str) -> str:
+def x_axis(x: AxisScale, bottom: float, top: float, name: str) -> str:
     """Return the horizontal axis with its grid."""
     parts = []
     for value in x.ticks(55.0):
@@ -156,6 +158,23 @@ def dots(places: Sequence[str]) -> str:
     return "".join(f"M{place}h0" for place in places)
 
 
+def series_line(d: str, index: int) -> str:
+    """Return a path as the line of a series, in its colour and dash."""
+    pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
+    return path(d, f"line s {colour_class(index)}", pattern)
+
+
+def series_markers(places: Iterable[str], index: int) -> str:
+    """Return the markers of a series at places."""
+    return path("".join(marker(index, *place.split()) for place in places), f"f {colour_class(index)}")
+
+
+def lines_group(plot: Plot, parts: Iterable[str]) -> str:
+    """Return parts as a group whose lines the page can read out, by the scales of the plot."""
+    scales = ",".join(repr(v) for s in (plot.x, plot.y) for v in (s.low, s.high, s.start, s.end))
+    return f'<g class="lines" data-scales="{scales}">' + "".join(parts) + "</g>"
+
+
 def legend(names: Sequence[str], top: float) -> tuple[str, float]:
     """Return the key to the series and its height; the page makes its entries switches."""
     columns = 3 if max(map(len, names), default=0) <= 14 else 2
@@ -163,15 +182,12 @@ def legend(names: Sequence[str], top: float) -> tuple[str, float]:
     parts = []
     for index, name in enumerate(names):
         x, y = 8 + index % columns * width, top + 12 + index // columns * 21
-        middle = number(x + 13), number(y)
-        pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
-        colour = colour_class(index)
         parts.append(
             f'<g class="key" data-series="{index}"><title>{escape(name)}</title>'
             f'<rect x="{number(x - 2)}" y="{number(y - 10)}" width="{number(width)}" height="20"'
             ' fill="none" pointer-events="all"/>'
-            + path(f"M{number(x)} {number(y)}h26", f"line s {colour}", pattern)
-            + path(marker(index, *middle), f"f {colour}")
+            + series_line(f"M{number(x)} {number(y)}h26", index)
+            + series_markers([f"{number(x + 13)} {number(y)}"], index)
             + text(x + 32, y + 4, shortened(name, 14 if columns == 3 else 24))
             + "</g>"
         )

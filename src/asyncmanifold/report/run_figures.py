@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncmanifold.report.comparison_figures import projected_share
 from asyncmanifold.report.curves import thinned
 from asyncmanifold.report.drawing import (
-    WIDTH,
+    LEFT,
+    RIGHT,
+    AxisScale,
     Figure,
     Plot,
-    Scale,
     axes,
     dots,
     number,
@@ -18,21 +20,19 @@ from asyncmanifold.report.drawing import (
     text,
     x_axis,
 )
-from asyncmanifold.report.figures import projected_share
+from asyncmanifold.report.finished_runs import JobSpan, RunData
 from asyncmanifold.report.palette import BAD, GOOD, SMALL_TRIANGLE, colour_class
-from asyncmanifold.report.runs import Job, RunData
 
-LEFT, RIGHT = 46.0, WIDTH - 14.0
 MOST_JOBS = 3000
 MOST_STEPS = 1500
 
 
 def run_figures(run: RunData) -> list[Figure]:
     """Return the figures about one run."""
-    return [timeline(run), cosines(run), steps(run)]
+    return [timeline_figure(run), cosine_figure(run), step_figure(run)]
 
 
-def timeline(run: RunData) -> Figure:
+def timeline_figure(run: RunData) -> Figure:
     """Return a bar for every job, a row for every client."""
     jobs = run.jobs[:MOST_JOBS]
     clients = sorted({job.client for job in jobs})
@@ -51,15 +51,16 @@ def timeline(run: RunData) -> Figure:
             width = f' stroke-width="{number(row * share)}"'
             parts.append(path(d, f"jobs s {colour_class(index)}", width))
     parts.append(text(6, 10, "client", kind="small"))
+    refused = sum(job.kind != "update" for job in run.jobs)
     cut = f" Only the first {MOST_JOBS} jobs are shown." if len(run.jobs) > MOST_JOBS else ""
     caption = (
         f"{run.name}: each bar is one job, from its dispatch to its arrival. Broad blue bars were accepted,"
-        f" thin orange ones lost, failed or rejected ({_refused(run.jobs)} of {len(run.jobs)}).{cut}"
+        f" thin orange ones lost, failed or rejected ({refused} of {len(run.jobs)}).{cut}"
     )
     return Figure("timeline", "Who trained when", caption, "".join(parts), bottom + 42)
 
 
-def cosines(run: RunData) -> Figure:
+def cosine_figure(run: RunData) -> Figure:
     """Return the cosine between each received control point and the drift."""
     shown = thinned(run.steps, MOST_STEPS)
     points = [
@@ -67,16 +68,12 @@ def cosines(run: RunData) -> Figure:
         for step in shown
         for value, projects in zip(step.cosines, step.projected, strict=False)
     ]
-    plot = Plot(scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), Scale(-1.0, 1.0, 230.0, 26.0))
+    plot = Plot(scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), AxisScale(-1.0, 1.0, 230.0, 26.0))
     kept = [plot.place(x, y) for x, y, projects in points if not projects]
     gone = [plot.place(x, y) for x, y, projects in points if projects]
     parts = [axes(plot, "updates", "cosine to the drift")]
     parts.append(path(f"M{number(LEFT)} {number(plot.y(0.0))}H{number(RIGHT)}", "axis"))
-    if kept:
-        parts.append(path(dots(kept), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
-    if gone:
-        triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in gone)
-        parts.append(path(triangles, f"hollow s {colour_class(BAD)}"))
+    parts.append(_dots_and_triangles(kept, gone))
     parts.append(_two_keys("kept (dot)", "projected (triangle)", 282.0))
     share = projected_share(run)
     often = "No update came." if share is None else f"{share:.1%} of the control points were projected."
@@ -87,7 +84,7 @@ def cosines(run: RunData) -> Figure:
     return Figure("cosines", "Updates against the drift", caption, "".join(parts), 296.0)
 
 
-def steps(run: RunData) -> Figure:
+def step_figure(run: RunData) -> Figure:
     """Return the step fraction and the place on the curve over time."""
     shown = thinned(run.steps, MOST_STEPS)
     values = [value for step in shown for value in (step.fraction, step.t)]
@@ -96,11 +93,9 @@ def steps(run: RunData) -> Figure:
         scale(values, 230.0, 26.0, zero=True),
     )
     fractions = [plot.place(step.time, step.fraction) for step in shown]
-    places = "".join(SMALL_TRIANGLE.format(place=plot.place(step.time, step.t)) for step in shown)
+    places = [plot.place(step.time, step.t) for step in shown]
     parts = [axes(plot, "virtual time", "fraction s, parameter t*")]
-    if shown:
-        parts.append(path(dots(fractions), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
-        parts.append(path(places, f"hollow s {colour_class(BAD)}"))
+    parts.append(_dots_and_triangles(fractions, places))
     parts.append(_two_keys("step fraction s (dot)", "t* on the curve (triangle)", 282.0))
     caption = (
         f"{run.name}: the fraction s of the way to the update's end point that the server went, and the"
@@ -109,14 +104,10 @@ def steps(run: RunData) -> Figure:
     return Figure("steps", "How far the server went", caption, "".join(parts), 296.0)
 
 
-def _stroke(x: Scale, job: Job, y: float) -> str:
+def _stroke(x: AxisScale, job: JobSpan, y: float) -> str:
     """Return a job's bar, a little short so that the next one is seen to begin."""
     length = max(0.4, x(job.end) - x(job.start) - 0.8)
     return f"M{number(x(job.start))} {number(y)}h{number(length)}"
-
-
-def _refused(jobs: Sequence[Job]) -> int:
-    return sum(job.kind != "update" for job in jobs)
 
 
 def _thinning(run: RunData) -> str:
@@ -124,6 +115,17 @@ def _thinning(run: RunData) -> str:
     if len(run.steps) <= MOST_STEPS:
         return ""
     return f" {MOST_STEPS} of {len(run.steps)} updates are drawn, evenly spread."
+
+
+def _dots_and_triangles(usual: Sequence[str], other: Sequence[str]) -> str:
+    """Return places of two kinds, each in its colour and shape."""
+    parts = []
+    if usual:
+        parts.append(path(dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
+    if other:
+        triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
+        parts.append(path(triangles, f"hollow s {colour_class(BAD)}"))
+    return "".join(parts)
 
 
 def _two_keys(first: str, second: str, y: float) -> str:

@@ -19,7 +19,7 @@ from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
 from asyncmanifold.server.parts import Arrival, Memory
 from asyncmanifold.server.protocol import Rejected, ServerState, Update
-from asyncmanifold.server.tangents import tangents_at
+from asyncmanifold.server.tangents import Tangents, tangents_at
 from asyncmanifold.vectors import Statistics
 
 Result = TypeVar("Result")
@@ -86,31 +86,9 @@ def absorb(
         raise InputError(f"absorb(weight={weight}) must be at least 0 and finite")
     base = _checked_base(method, state, update, base)
     memories = _Memories(method, state)
-    offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
-    arrival = Arrival(
-        update=update,
-        staleness=state.staleness(update.version),
-        weight=method.share(weight),
-        updates=state.updates,
-        theta=state.theta,
-        measure=lambda: _finite(offsets.gram()),
-    )
-
-    factor = 1.0
-    for stage, gate in method.all_gates.items():
-        factor *= memories.call(stage, gate.admit, arrival)
-    received = gram = arrival.gram
-    if factor != 1.0:
-        offsets, gram = offsets.scaled(factor), _scaled(received, factor)
-
-    corrected = gram
-    if method.correction.transforms:
-        offsets = memories.call("correction", offsets.transformed, method.correction, arrival)
-        corrected = _finite(offsets.gram())
-    mixing = offsets.coefficients(method.correction, corrected)
-    curve = mixing @ corrected @ mixing.T
-
-    end_norm, drift_norm = _length(curve, -1), _length(gram, -1)
+    arrival, offsets, mixing, curve = _corrected(method, state, update, base, weight, space, memories)
+    received = arrival.gram
+    end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
     fraction = penalty * arrival.weight * method.global_lr * slowing
@@ -137,7 +115,7 @@ def absorb(
         update_norm=_length(received, -2) if space.is_flat else space.norm(base, update.offsets[-1]),
         end_norm=end_norm,
         cosines=cosines(received),
-        projected=method.correction.projected(gram),
+        projected=method.correction.projected(received),
         penalty=penalty,
         fraction=fraction,
         t=t,
@@ -155,6 +133,14 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
     memories.keep("buffer", {})
     move = TangentMove(space, state.theta, step, scale=scale)
     return _moved(method, state, memories, move, state.memory["statistics"], space, None)
+
+
+def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
+    """Return v'_1 … v'_n in flat space: what gates and correction make of an update's offsets."""
+    base = _checked_base(method, state, update, base)
+    memories = _Memories(method, state)
+    _, offsets, mixing, _ = _corrected(method, state, update, base, 1.0, FLAT, memories)
+    return torch.stack(offsets.combined(mixing))
 
 
 class _Memories:
@@ -191,6 +177,42 @@ class _Memories:
         if isinstance(entry, dict):
             return {key: self._carried(value, space, theta) for key, value in entry.items()}
         return space.transport(self._theta, theta, entry)
+
+
+def _corrected(
+    method: Method,
+    state: ServerState,
+    update: Update,
+    base: Tensor,
+    weight: float,
+    space: Space,
+    memories: _Memories,
+) -> tuple[Arrival, Tangents, Floats, Floats]:
+    """Let an update through the gates and correct it.
+
+    Return it with its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner products.
+    """
+    offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
+    arrival = Arrival(
+        update=update,
+        staleness=state.staleness(update.version),
+        weight=method.share(weight),
+        updates=state.updates,
+        theta=state.theta,
+        measure=lambda: _finite(offsets.gram()),
+    )
+    factor = 1.0
+    for stage, gate in method.all_gates.items():
+        factor *= memories.call(stage, gate.admit, arrival)
+    gram = arrival.gram
+    if factor != 1.0:
+        gram = _scaled(gram, factor)
+    shortened = offsets if factor == 1.0 else offsets.scaled(factor)
+    if method.correction.transforms:
+        shortened = memories.call("correction", shortened.transformed, method.correction, arrival)
+        gram = _finite(shortened.gram())
+    mixing = shortened.coefficients(method.correction, gram)
+    return arrival, shortened, mixing, mixing @ gram @ mixing.T
 
 
 def _moved(

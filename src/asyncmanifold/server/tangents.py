@@ -40,6 +40,10 @@ class Tangents(Protocol):
         """Return the corrected offsets as combinations of (v_1 … v_n, d), a row each."""
         ...
 
+    def combined(self, mixing: Floats) -> list[Tensor]:
+        """Return combinations of (v_1 … v_n, d) as tangent vectors, one for each row of ``mixing``."""
+        ...
+
     def step(
         self, embedding: Embedding, mixing: Floats, gram: Floats, fraction: float, staleness: int
     ) -> tuple[float, Move, float]:
@@ -81,10 +85,15 @@ class FlatTangents(Tangents):
     ) -> tuple[float, Move, float]:
         t = embedding.parameter(gram, fraction)
         weights = np.array(embedding.weights(t))
-        coefficients = weights @ mixing
-        coefficients[:-1] *= self.factor
-        move = FusedMove(self.space, self.theta, self.base, self.offsets, coefficients, staleness=staleness)
+        move = self._move(weights @ mixing, staleness)
         return t, move, sqrt(max(0.0, float(weights @ gram @ weights)))
+
+    def combined(self, mixing: Floats) -> list[Tensor]:
+        return [self._move(row.copy()).vector() for row in mixing]
+
+    def _move(self, coefficients: Floats, staleness: int = 0) -> Move:
+        coefficients[:-1] *= self.factor
+        return FusedMove(self.space, self.theta, self.base, self.offsets, coefficients, staleness=staleness)
 
 
 @dataclass(frozen=True)
@@ -123,12 +132,14 @@ class CurvedTangents(Tangents):
     def coefficients(self, correction: Correction, gram: Floats) -> Floats:
         return correction.lifted_coefficients(gram)
 
+    def combined(self, mixing: Floats) -> list[Tensor]:
+        return list(torch.from_numpy(mixing).to(self.rows) @ self.rows)
+
     def step(
         self, embedding: Embedding, mixing: Floats, gram: Floats, fraction: float, staleness: int
     ) -> tuple[float, Move, float]:
         space, theta = self.space, self.theta
-        corrected = torch.from_numpy(mixing).to(self.rows) @ self.rows
-        controls = [theta, *(space.exp(theta, offset) for offset in corrected)]
+        controls = [theta, *(space.exp(theta, offset) for offset in self.combined(mixing))]
         t = embedding.place(space, controls, fraction)
         reached = space.repaired(embedding.at(controls, t, space.geodesic))
         way = space.log(theta, reached)

@@ -20,7 +20,7 @@ from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.session import Session, finite
+from asyncmanifold.session.session import Session, TraceWriter, finite
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.engine import Simulation
@@ -99,15 +99,7 @@ def simulate(
         stack.callback(journal.close)
         if journal.is_finished:
             return _result(model, journal.load_finished(model), journal)
-        session = Session(
-            chosen,
-            training,
-            run,
-            model,
-            journal,
-            lambda _, m: task.evaluate(m, task.test),
-            list(task.metrics),
-        )
+        session = open_session(task, chosen, training, run, model, journal)
         engine: Simulation | Replay
         if updates is None:
             engine = Simulation(session, schedule, sizes_of(task.clients))
@@ -123,6 +115,17 @@ def simulate(
         else:
             _loop(engine, executor, journal)
         return _result(model, _conclude(session, task, journal), journal)
+
+
+def open_session(
+    task: Task, method: Method, training: LocalTraining, run: Run, model: FlatModel, trace: TraceWriter
+) -> Session:
+    """Return a session that judges models on the task's test data."""
+
+    def judge(_: int, judged: FlatModel) -> dict[str, float]:
+        return task.evaluate(judged, task.test)
+
+    return Session(method, training, run, model, trace, judge, list(task.metrics))
 
 
 def _opened(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:

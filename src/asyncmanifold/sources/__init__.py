@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.sources import femnist, nih, shakespeare
-from asyncmanifold.sources.hugging_face import fetch, is_hub_name, read_tables, table_files
+from asyncmanifold.sources import femnist_images, nih, shakespeare_speeches
+from asyncmanifold.sources.hugging_face import find_rows, is_hub_name
+from asyncmanifold.sources.input_files import Show, find_files
 from asyncmanifold.sources.leaf import leaf_files
-from asyncmanifold.sources.progress import Show
 
 __all__ = ["SOURCES", "prepare"]
 
@@ -25,10 +25,10 @@ SUFFIXES = {"femnist": (".npz",), "shakespeare": (".jsonl", ".jsonl.gz"), "cxr8"
 
 
 def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> str:
-    """Write ``out`` from a path, or a set of the Hugging Face Hub; return one line about it.
+    """Write ``out`` from a path, or a dataset of the Hugging Face Hub; return one line about it.
 
-    ``show`` is told how many parts are done, and of how many if that is known. Any fault is a
-    ``ValueError`` of one line, and leaves ``out`` as it was.
+    ``show`` is told how many parts are done, and of how many if that is known. Any fault is an
+    ``InputError`` of one line, and leaves ``out`` as it was.
     """
     if dataset not in SOURCES:
         raise InputError(f"no dataset {dataset!r}: must be one of {', '.join(SOURCES)}")
@@ -38,52 +38,49 @@ def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> s
         raise InputError(f"{out.parent}: no such folder")
     path = Path(source)
     if not path.exists() and not (is_hub_name(source) and dataset != "cxr8"):
-        raise InputError(f"{source}: no such path; {_understood(dataset)}")
+        raise InputError(f"{source}: no such path; expected {SOURCES[dataset]}")
     preparation = {"femnist": _femnist, "shakespeare": _shakespeare, "cxr8": _cxr8}[dataset]
     try:
-        return preparation(path, source, out, show or (lambda done, total: None))
+        line = preparation(path, source, out, show or (lambda done, total: None))
     except OSError as error:
-        raise InputError(f"{error.filename or out}: {error.strerror or error}") from error
+        where = error.filename or f"{source} to {out}"
+        raise InputError(f"{where}: {error.strerror or error}") from error
+    if line is None:
+        raise InputError(f"{source}: expected {SOURCES[dataset]}")
+    return line
 
 
-def _femnist(path: Path, source: str, out: Path, show: Show) -> str:
-    if not path.exists():
-        rows = fetch(source, femnist.COLUMNS)
-        return femnist.write(femnist.row_blocks(rows, show), out, source)
-    if path.suffix == ".npz":
-        return femnist.rewrite(path, out, show)
+def _femnist(path: Path, source: str, out: Path, show: Show) -> str | None:
+    """Write FEMNIST; None for a path that is none of its forms."""
+    if path.exists() and path.suffix == ".npz":
+        return femnist_images.rewrite_femnist(path, out, show)
     if files := leaf_files(path):
-        return femnist.write(femnist.leaf_blocks(files, show), out, source)
-    if tables := table_files(path, (".parquet",)):
-        rows = read_tables(tables, femnist.COLUMNS)
-        return femnist.write(femnist.row_blocks(rows, show), out, source)
-    raise InputError(f"{source}: {_understood('femnist')}")
+        blocks = femnist_images.leaf_blocks(files, show)
+    elif rows := find_rows(source, (".parquet",), femnist_images.COLUMNS):
+        blocks = femnist_images.row_blocks(rows, show)
+    else:
+        return None
+    return femnist_images.write_images(blocks, out, source)
 
 
-def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str:
-    if not path.exists():
-        rows = fetch(source, shakespeare.COLUMNS)
-        return shakespeare.write(shakespeare.row_speeches(rows, show), out, source)
-    if path.name.endswith(SUFFIXES["shakespeare"]):
-        return shakespeare.write(shakespeare.stored_speeches(path, show), out, source)
-    if files := leaf_files(path):
-        return shakespeare.write(shakespeare.leaf_speeches(files, show), out, source)
-    if tables := table_files(path, (".parquet", ".csv")):
-        rows = read_tables(tables, shakespeare.COLUMNS)
-        return shakespeare.write(shakespeare.row_speeches(rows, show), out, source)
-    if plays := table_files(path, (".txt",)):
-        return shakespeare.write(shakespeare.play_speeches(plays, show), out, source)
-    raise InputError(f"{source}: {_understood('shakespeare')}")
+def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str | None:
+    """Write Shakespeare's speeches; None for a path that is none of their forms."""
+    if path.exists() and path.name.endswith(SUFFIXES["shakespeare"]):
+        speeches = shakespeare_speeches.stored_speeches(path, show)
+    elif files := leaf_files(path):
+        speeches = shakespeare_speeches.leaf_speeches(files, show)
+    elif rows := find_rows(source, (".parquet", ".csv"), shakespeare_speeches.COLUMNS):
+        speeches = shakespeare_speeches.row_speeches(rows, show)
+    elif plays := find_files(path, (".txt",)):
+        speeches = shakespeare_speeches.play_speeches(plays, show)
+    else:
+        return None
+    return shakespeare_speeches.write_speeches(speeches, out, source)
 
 
-def _cxr8(path: Path, source: str, out: Path, show: Show) -> str:
+def _cxr8(path: Path, source: str, out: Path, show: Show) -> str | None:
+    """Write ChestX-ray14; None for a path that is none of its forms."""
     if path.suffix == ".npz":
-        return nih.rewrite(path, out, show)
+        return nih.rewrite_cxr8(path, out, show)
     table = nih.find_table(path) if path.is_dir() else None
-    if table is None:
-        raise InputError(f"{source}: {_understood('cxr8')}")
-    return nih.prepare_folder(path, table, out, show)
-
-
-def _understood(dataset: str) -> str:
-    return f"understood is {SOURCES[dataset]}"
+    return None if table is None else nih.prepare_folder(path, table, out, show)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from numpy.lib import format as npy
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.tasks.npz import read_header
+from asyncmanifold.sources.input_files import Show
+from asyncmanifold.tasks.npz import Records, read_header, read_npz
 
 Images = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -51,20 +52,44 @@ def _store(
         raise RuntimeError(f"record {name!r} has {written} bytes, announced were {expected}")
 
 
-def record_names(path: Path) -> list[str]:
-    """Return the names of a file's records; a file that is none is one line."""
+def rewrite_npz(
+    source: Path,
+    out: Path,
+    size: int,
+    names: Sequence[str],
+    check: Callable[[str, Records], None],
+    show: Show,
+) -> Records:
+    """Write a file's images and records so that they can be mapped into memory; return the records.
+
+    The records called ``names`` must be there, with a row for each image; ``check`` refuses wrong ones.
+    """
+    path, shape = str(source), _image_shape(source, size)
+    records = read_npz(path, names)
+    for name in _record_names(source):
+        if name not in ("images", *records):
+            records |= read_npz(path, (name,))
+    check(path, records)
+    first = names[0]
+    if len(records[first]) != shape[0]:
+        raise InputError(f"{path}: record {first!r} has {len(records[first])} rows, but 'images' {shape[0]}")
+    write_npz(out, shape, _image_blocks(source, shape), records)
+    show(shape[0], shape[0])
+    return records
+
+
+def _record_names(path: Path) -> list[str]:
+    """Return the names of a file's records."""
     try:
         with zipfile.ZipFile(path) as archive:
             return [member.removesuffix(".npy") for member in archive.namelist()]
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
     except zipfile.BadZipFile as error:
         raise InputError(f"{path}: not an .npz file, or cut off") from error
 
 
-def image_shape(path: Path, size: int) -> Shape:
+def _image_shape(path: Path, size: int) -> Shape:
     """Return the shape of a file's images without reading them; wrong ones are refused."""
-    if "images" not in (names := record_names(path)):
+    if "images" not in (names := _record_names(path)):
         raise InputError(f"{path}: no record 'images' (there are: {', '.join(names) or 'none'})")
     with zipfile.ZipFile(path) as archive:
         try:
@@ -78,11 +103,11 @@ def image_shape(path: Path, size: int) -> Shape:
     if shape[0] == 0:
         raise InputError(f"{path}: record 'images' is empty")
     if in_columns:
-        raise InputError(f"{path}: record 'images' is in Fortran's order, must be in C's")
+        raise InputError(f"{path}: record 'images' is in Fortran order, must be in C order")
     return shape
 
 
-def image_blocks(path: Path, shape: Shape) -> Iterator[Images]:
+def _image_blocks(path: Path, shape: Shape) -> Iterator[Images]:
     """Yield the bytes of a file's images, a few at a time."""
     left = int(np.prod(shape, dtype=np.int64))
     try:

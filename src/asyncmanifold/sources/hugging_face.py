@@ -1,18 +1,20 @@
-"""Sets of the Hugging Face Hub: fetched, or from parquet and .csv files that somebody fetched."""
+"""Datasets of the Hugging Face Hub: fetched, or from parquet and .csv files that somebody fetched."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.sources.optional import needed
+from asyncmanifold.sources.input_files import Show, check_columns, find_files
+from asyncmanifold.sources.optional import import_optional
 
 ROWS = 1000
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds to wait for the Hub's first answer."""
 
 
@@ -27,32 +29,43 @@ class Batch(NamedTuple):
 
 
 def is_hub_name(source: str) -> bool:
-    """Say whether a text looks like ``owner/name``."""
+    """Return whether a string looks like ``owner/name``."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+", source) is not None
 
 
-def table_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the file, or the files below a folder, in order of name, that end in one of ``suffixes``."""
-    files = [source] if source.is_file() else sorted(source.rglob("*"))
-    return [file for file in files if file.suffix in suffixes]
+def find_rows(source: str, suffixes: Sequence[str], columns: Sequence[str]) -> Iterable[Batch] | None:
+    """Return the rows of the files at or below a path, or of a dataset of the Hub if there is no such path.
+
+    None for a path without files that end in one of ``suffixes``, which are ``.parquet`` and ``.csv``.
+    """
+    path = Path(source)
+    if not path.exists():
+        return _fetch_rows(source, columns)
+    files = find_files(path, suffixes)
+    batches = ((_read_csv if file.suffix == ".csv" else _read_parquet)(file, columns) for file in files)
+    return chain.from_iterable(batches) if files else None
 
 
-def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Iterator[Batch]:
-    """Yield the rows of parquet or .csv files."""
-    for file in files:
-        yield from (_read_csv if file.suffix == ".csv" else _read_parquet)(file, columns)
+def shown_rows(batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row after its place, as error messages name it; show after each batch how many are done."""
+    done = 0
+    for batch in batches:
+        for number, row in enumerate(batch.rows, start=batch.first):
+            yield f"{batch.where}, row {number}", row
+        done += len(batch.rows)
+        show(done, batch.total)
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
-    parquet = needed("pyarrow.parquet", f"{path}: parquet")
+    parquet = import_optional("pyarrow.parquet", f"{path}: parquet")
     first = 0
     try:
         with parquet.ParquetFile(path) as file:
-            _check_columns(str(path), file.schema_arrow.names, columns)
+            check_columns(str(path), file.schema_arrow.names, columns)
             for batch in file.iter_batches(ROWS, columns=list(columns)):
                 yield Batch(batch.to_pylist(), first, None, str(path))
                 first += batch.num_rows
-    except needed("pyarrow", f"{path}: parquet").ArrowException as error:
+    except import_optional("pyarrow", f"{path}: parquet").ArrowException as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a parquet file, or cut off: {reason}") from error
     except OSError as error:
@@ -63,7 +76,7 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            _check_columns(str(path), reader.fieldnames or [], columns)
+            check_columns(str(path), reader.fieldnames or [], columns)
             first, rows = 0, []
             for number, row in enumerate(reader):
                 rows.append({column: row[column] for column in columns})
@@ -72,34 +85,26 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
                     first, rows = number + 1, []
             if rows:
                 yield Batch(rows, first, None, str(path))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a .csv file, or cut off: {error}") from error
 
 
-def fetch(name: str, columns: Sequence[str]) -> Iterator[Batch]:
-    """Yield the rows of a set of the Hub, from the cache if it has been fetched before."""
-    datasets = needed("datasets", f"{name} from the Hugging Face Hub")
-    hub = needed("huggingface_hub", f"{name} from the Hugging Face Hub")
+def _fetch_rows(name: str, columns: Sequence[str]) -> Iterator[Batch]:
+    """Yield the rows of a dataset of the Hub, from the cache if it has been fetched before."""
+    datasets = import_optional("datasets", f"{name} from the Hugging Face Hub")
+    hub = import_optional("huggingface_hub", f"{name} from the Hugging Face Hub")
     try:
         # The loader asks six times, half a minute in all, before it gives up: ask once before.
         if not hub.constants.HF_HUB_OFFLINE:
-            hub.HfApi().dataset_info(name, timeout=PATIENCE)
+            hub.HfApi().dataset_info(name, timeout=TIMEOUT)
         table = datasets.load_dataset(name, split="train")
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "").strip() or type(error).__name__
         raise InputError(
-            f"{name}: no such path, and not to be had from the Hugging Face Hub ({reason}); without a "
+            f"{name}: no such path, and the Hugging Face Hub does not provide it ({reason}); without a "
             f"network, give the path of a copy"
         ) from error
-    _check_columns(name, table.column_names, columns)
+    check_columns(name, table.column_names, columns)
     batches = table.select_columns(list(columns)).with_format("arrow").iter(ROWS)
     for number, batch in enumerate(batches):
         yield Batch(batch.to_pylist(), number * ROWS, len(table), name)
-
-
-def _check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
-    if missing := [column for column in columns if column not in present]:
-        names = ", ".join(repr(column) for column in missing)
-        raise InputError(f"{where}: no column {names} (there are: {', '.join(present) or 'none'})")

@@ -32,7 +32,7 @@ class LeafUser(NamedTuple):
 def leaf_files(source: Path) -> list[LeafFile]:
     """Return the files below a folder, training before test, in order of name; none if it is not LEAF's.
 
-    Understood are LEAF's folder of a dataset, its folder ``data``, and a folder of .json files.
+    Supported are LEAF's folder of a dataset, its folder ``data``, and a folder of .json files.
     """
     if source.is_file():
         return [LeafFile(source, None)] if source.suffix == ".json" else []
@@ -54,12 +54,12 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def read_leaf(path: Path) -> Iterator[LeafUser]:
-    """Yield the users of a file; any fault is a ``ValueError`` of one line."""
+    """Yield the users of a file; any fault is an ``InputError`` of one line."""
     content = _content(path)
     users, user_data = content["users"], content["user_data"]
     groups = content.get("hierarchies", [])
     if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
-        raise InputError(f"{path}: 'hierarchies' must be texts")
+        raise InputError(f"{path}: 'hierarchies' must be strings")
     # LEAF's split by sample keeps the groups of users that it drops: then places do not tell whose they are.
     by_place = len(groups) == len(users)
     for place, user in enumerate(users):
@@ -74,8 +74,6 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as file:
             content = json.load(file)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(f"{path}, {place}: not JSON, or cut off: {error.msg}") from error
@@ -89,7 +87,7 @@ def _content(path: Path) -> dict[str, Any]:
         if not isinstance(content[key], kind):
             raise InputError(f"{path}: {key!r} must be {article}")
     if not all(isinstance(user, str) for user in content["users"]):
-        raise InputError(f"{path}: 'users' must be texts")
+        raise InputError(f"{path}: 'users' must be strings")
     return content
 
 

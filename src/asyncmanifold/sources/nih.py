@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.sources.archive import Images, image_blocks, image_shape, record_names, write_npz
-from asyncmanifold.sources.optional import needed
-from asyncmanifold.sources.progress import Show
+from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
+from asyncmanifold.sources.input_files import Show, check_columns
+from asyncmanifold.sources.optional import import_optional
 from asyncmanifold.tasks.cxr8 import STORED_SIZE
-from asyncmanifold.tasks.npz import Records, check_integers, read_npz
+from asyncmanifold.tasks.npz import Records, check_integers
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
@@ -52,7 +52,7 @@ def find_table(folder: Path) -> Path | None:
 
 def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
     """Write the X-rays of a folder that are in its table; say how many of the table are not there."""
-    needed("PIL.Image", "cxr8 from PNG files")
+    import_optional("PIL.Image", "cxr8 from PNG files")
     rows = read_table(table)
     files = find_images(folder)
     if unknown := sorted(files.keys() - {row.name for row in rows}):
@@ -81,14 +81,14 @@ def find_images(folder: Path) -> dict[str, Path]:
 
 
 def read_table(path: Path) -> list[Xray]:
-    """Return the rows of NIH's table; any fault is a ``ValueError`` of one line."""
+    """Return the rows of NIH's table; any fault is an ``InputError`` of one line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            sex = _check_columns(path, reader.fieldnames or [])
+            present = reader.fieldnames or []
+            sex = next((name for name in SEX if name in present), SEX[0])
+            check_columns(str(path), present, (*COLUMNS, sex))
             rows = [_xray(row, sex, f"{path}, line {reader.line_num}") for row in reader]
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a .csv file: {error}") from error
     seen: set[str] = set()
@@ -97,16 +97,6 @@ def read_table(path: Path) -> list[Xray]:
             raise InputError(f"{path}: {row.name} is there twice")
         seen.add(row.name)
     return rows
-
-
-def _check_columns(path: Path, present: Sequence[str]) -> str:
-    """Return the column that holds the sex."""
-    sex = next((name for name in SEX if name in present), None)
-    missing = [name for name in COLUMNS if name not in present] + ([] if sex else [SEX[0]])
-    if missing or sex is None:
-        names = ", ".join(repr(name) for name in missing)
-        raise InputError(f"{path}: no column {names} (there are: {', '.join(present) or 'none'})")
-    return sex
 
 
 def _xray(row: dict[str, str | None], sex: str, where: str) -> Xray:
@@ -164,7 +154,7 @@ def _shrunk(paths: Sequence[Path], show: Show) -> Iterator[Images]:
 
 def shrink_image(path: Path) -> Images:
     """Return a square PNG file as grey bytes, each the mean of a square of pixels."""
-    pillow = needed("PIL.Image", "cxr8 from PNG files")
+    pillow = import_optional("PIL.Image", "cxr8 from PNG files")
     try:
         with pillow.open(path) as picture:
             picture.load()
@@ -180,26 +170,19 @@ def shrink_image(path: Path) -> Images:
     raise InputError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
 
 
-def rewrite(source: Path, out: Path, show: Show) -> str:
+def rewrite_cxr8(source: Path, out: Path, show: Show) -> str:
     """Check an .npz file and write it so that it can be mapped into memory."""
-    shape = image_shape(source, STORED_SIZE)
-    path = str(source)
-    records = read_npz(path, ("labels", "patient_id"))
-    for name in record_names(source):
-        if name not in ("images", *records):
-            records |= read_npz(path, (name,))
+    return _in_words(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
+
+
+def _check_records(path: str, records: Records) -> None:
     check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
     check_integers(path, "patient_id", records["patient_id"])
-    rows, columns = records["labels"].shape
-    if rows != shape[0]:
-        raise InputError(f"{path}: record 'labels' has {rows} rows, but 'images' {shape[0]}")
+    columns = records["labels"].shape[1]
     if (names := records.get("label_names")) is not None and len(names) != columns:
         raise InputError(
             f"{path}: record 'label_names' has {len(names)} rows, but 'labels' {columns} columns"
         )
-    write_npz(out, shape, image_blocks(source, shape), records)
-    show(shape[0], shape[0])
-    return _in_words(records)
 
 
 def _in_words(records: Records) -> str:

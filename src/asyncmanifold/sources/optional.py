@@ -8,8 +8,8 @@ from typing import Any
 from asyncmanifold.errors import InputError
 
 
-def needed(module: str, what: str) -> Any:
-    """Return a module, or say in one line what needs it and how to get it."""
+def import_optional(module: str, what: str) -> Any:
+    """Return a module; an ``InputError`` says what needs it and how to install it."""
     try:
         return import_module(module)
     except ImportError as error:

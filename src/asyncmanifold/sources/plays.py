@@ -37,7 +37,7 @@ def read_play(path: Path) -> Iterator[Speech]:
     """
     speeches = [(speaker, spoken) for speaker, spoken in _turns(_text(path)) if speaker and spoken]
     if not speeches:
-        raise InputError(f"{path}: no speeches; understood is {LAYOUTS}")
+        raise InputError(f"{path}: no speeches; expected {LAYOUTS}")
     yield from (speech(path.stem, speaker, spoken) for speaker, spoken in speeches)
 
 
@@ -62,7 +62,5 @@ def _turns(text: str) -> list[tuple[str, list[str]]]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error

@@ -54,7 +54,7 @@ TITLES = (
 """How the plays are called in the edition that LEAF reads (Project Gutenberg's no. 100)."""
 
 
-def texts(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
+def join_windows(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield running texts; a new one starts where a window does not overlap the one before by half."""
     pieces: list[str] = []
     before = ""
@@ -79,9 +79,9 @@ def _step(before: str, x: str) -> int | None:
 
 
 def check_window(x: object, y: object, where: str) -> tuple[str, str]:
-    """Return a window that is one."""
+    """Return a window if it has the right form."""
     if not isinstance(x, str) or len(x) != WINDOW:
-        found = f"{len(x)} characters" if isinstance(x, str) else "no text"
+        found = f"{len(x)} characters" if isinstance(x, str) else "not a string"
         raise InputError(f"{where}: x is {found}, must be {WINDOW} characters")
     if not isinstance(y, str) or len(y) != 1:
         raise InputError(f"{where}: y is {y!r}, must be one character")

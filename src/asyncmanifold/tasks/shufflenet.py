@@ -19,8 +19,8 @@ class ShuffleNet(nn.Module):
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         stages, channels = [], 24
         for wider, blocks in zip(CHANNELS[width], BLOCKS, strict=True):
-            halving = Block(channels, wider, stride=2)
-            stages.append(nn.Sequential(halving, *(Block(wider, wider) for _ in range(blocks - 1))))
+            halving = ShuffleBlock(channels, wider, stride=2)
+            stages.append(nn.Sequential(halving, *(ShuffleBlock(wider, wider) for _ in range(blocks - 1))))
             channels = wider
         self.stage2, self.stage3, self.stage4 = stages
         self.conv5 = nn.Sequential(*_convolution(channels, 1024), nn.ReLU(inplace=True))
@@ -34,7 +34,7 @@ class ShuffleNet(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class ShuffleBlock(nn.Module):
     """Two branches of half the channels each, then shuffled. With stride 1 the first is left as it is."""
 
     def __init__(self, channels: int, wider: int, stride: int = 1) -> None:

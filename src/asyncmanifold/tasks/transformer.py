@@ -30,7 +30,9 @@ class CharacterTransformer(nn.Module):
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(torch.empty(context, width))
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width, heads, head_width, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            TransformerBlock(width, heads, head_width, dropout) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(width)
         self._initialise()
 
@@ -54,7 +56,7 @@ class CharacterTransformer(nn.Module):
         return F.linear(self.norm(hidden), self.tokens.weight)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then a dense network, each added to the stream that it reads normalised."""
 
     def __init__(self, width: int, heads: int, head_width: int, dropout: float) -> None:

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import sqrt
 
-from asyncmanifold.theory.problems import Known
+from asyncmanifold.theory.findings import Constants, KnownConstants, MeasuredConstants, Setting
 
 LAMBDA_MIN = 1.0
 """λ_min of ι_ω, which takes control points to the local model: a Bézier curve's end point is one of them."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """How clients and server work, the same for every run."""
-
-    clients: int
-    point_steps: int
-    """Local steps at the end point (K₁)."""
-    curve_steps: int
-    """Local steps along the curve (K − K₁)."""
-    degree: int
-    """Of the Bézier curve; 1 for a straight line."""
-    global_lr: float
-    """η_g, the share of the way to the local model."""
-
-    @property
-    def steps(self) -> int:
-        """K."""
-        return self.point_steps + self.curve_steps
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What only runs can tell."""
-
-    quality: float
-    """Q: how much of the descent that transported updates offer the server's steps keep."""
-    staleness: float
-    """S: how far a model has moved meanwhile, in lengths of an update."""
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the theorem's assumptions hold with these; runs of a few updates may say otherwise."""
-        return self.quality > 0.0 and self.staleness > 0.0
-
-
-@dataclass(frozen=True)
-class Constants:
-    """C₁ … C₄ and β."""
-
-    c1: float
-    c2: float
-    c3: float
-    c4: float
-    beta: float
-
-
-def corrected_constants(known: Known, setting: Setting, measured: Measured, local_lr: float) -> Constants:
+def corrected_constants(
+    known: KnownConstants, setting: Setting, measured: MeasuredConstants, local_lr: float
+) -> Constants:
     """Return the constants of the corrected theorem, for a penalty of strength α = 0.
 
     With k = ½ + K (½ + η_g/2Q):  C₁ = k L,  C₂ = S L K² G²,  C₃ = k L K₁ σ₁²,
@@ -76,7 +31,13 @@ def corrected_constants(known: Known, setting: Setting, measured: Measured, loca
 
 
 def corrected_bound(
-    known: Known, setting: Setting, measured: Measured, *, length: int, local_lr: float, decrease: float
+    known: KnownConstants,
+    setting: Setting,
+    measured: MeasuredConstants,
+    *,
+    length: int,
+    local_lr: float,
+    decrease: float,
 ) -> float | None:
     """Return the bound on the mean of E‖grad L(Θ^t)‖² over t < T; None where its conditions do not hold.
 
@@ -95,7 +56,9 @@ def corrected_bound(
     return (descent + error) / (kept * LAMBDA_MIN) + in_flight
 
 
-def printed_constants(known: Known, setting: Setting, measured: Measured, alpha: float = 0.0) -> Constants:
+def printed_constants(
+    known: KnownConstants, setting: Setting, measured: MeasuredConstants, alpha: float = 0.0
+) -> Constants:
     """Return the constants as the paper prints them, with L_Φ = L_Θ, L_ι = 1 and curvature bound C = 0."""
     smoothness, steps = known.smoothness, setting.steps
     beta = 1.0 + alpha * (1.0 / measured.staleness - 1.0)
@@ -112,7 +75,13 @@ def printed_constants(known: Known, setting: Setting, measured: Measured, alpha:
 
 
 def printed_bound(
-    known: Known, setting: Setting, measured: Measured, *, length: int, local_lr: float, decrease: float
+    known: KnownConstants,
+    setting: Setting,
+    measured: MeasuredConstants,
+    *,
+    length: int,
+    local_lr: float,
+    decrease: float,
 ) -> float | None:
     """Return the bound as the paper prints it: equation (27) of its proof, times λ_min."""
     if not measured.is_sound:
@@ -125,7 +94,7 @@ def printed_bound(
     return LAMBDA_MIN * (decrease / offered + 0.5 * local_lr * (c.c2 + 2.0 * c.c3)) / kept
 
 
-def local_rate(known: Known, setting: Setting, length: int) -> float:
+def local_rate(known: KnownConstants, setting: Setting, length: int) -> float:
     """Return η_l = 1/max(2 C₁, √T), with the C₁ of an ideal correction (Q = 1)."""
     return 1.0 / max(2.0 * _second_order(setting, 1.0) * known.smoothness, sqrt(length))
 

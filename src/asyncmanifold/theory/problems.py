@@ -16,22 +16,9 @@ from torch import Tensor, nn
 
 from asyncmanifold.tasks.manifolds import on_manifold
 from asyncmanifold.tasks.task import Task
+from asyncmanifold.theory.findings import KnownConstants
 
 CLIENTS = 8
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the theorem needs to know of a loss; docs/theory.md derives the values."""
-
-    smoothness: float
-    """L_Θ: the largest curvature of the loss along geodesics."""
-    gradient_bound: float
-    """G: no gradient is longer, neither of the loss nor of one example."""
-    variance: float
-    """σ₁²: the variance of one example's gradient is at most this everywhere (σ₂ is 0)."""
-    curvature: float
-    """Of the space: 0 where it is flat, 1 on the unit sphere."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +28,7 @@ class Problem:
     name: str
     title: str
     task: Task
-    known: Known
+    known: KnownConstants
 
 
 class Stream:
@@ -121,7 +108,7 @@ def regression() -> Problem:
         name="flat",
         title="robust regression in flat space",
         task=_task(Direction(nn.Parameter(start)), robust_loss, inputs, targets),
-        known=Known(smoothness=1.0, gradient_bound=longest, variance=longest**2, curvature=0.0),
+        known=KnownConstants(smoothness=1.0, gradient_bound=longest, variance=longest**2, curvature=0.0),
     )
 
 
@@ -143,7 +130,9 @@ def eigenvector() -> Problem:
         task=_task(
             Direction(on_manifold(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
         ),
-        known=Known(smoothness=leading - other, gradient_bound=longest, variance=longest**2, curvature=1.0),
+        known=KnownConstants(
+            smoothness=leading - other, gradient_bound=longest, variance=longest**2, curvature=1.0
+        ),
     )
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
 
 from asyncmanifold.report.drawing import (
     WIDTH,
+    AxisScale,
     Figure,
     Plot,
-    Scale,
     dots,
     number,
     path,
     polyline,
+    series_line,
+    series_markers,
     text,
     tick_label,
 )
-from asyncmanifold.report.palette import colour_class, marker
+from asyncmanifold.report.palette import colour_class
+from asyncmanifold.theory.findings import Finding
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, WIDTH - 14.0, 28.0, 300.0
 MARGIN = 0.12
@@ -29,47 +31,34 @@ HALF = -0.5
 """The slope that the theorem promises."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """One problem's numbers, length by length."""
-
-    name: str
-    lengths: list[int]
-    squares: list[list[float]]
-    """Seed by seed."""
-    means: list[float]
-    bounds: list[float | None]
-    slope: tuple[float, float, float]
-    """With its interval."""
-
-
-def convergence_figure(series: Sequence[Series]) -> Figure:
+def convergence_figure(findings: Sequence[Finding]) -> Figure:
     """Return the figure of all problems."""
-    plot = _plot(series)
-    parts = [_axes(plot, series[0].lengths), _reference(plot, series)]
-    parts.extend(_drawn(plot, index, one) for index, one in enumerate(series))
-    parts.append(_bound_label(plot, series))
-    parts.extend(_key(index, one, BOTTOM + 54.0 + 21.0 * index) for index, one in enumerate(series))
+    plot = _plot(findings)
+    parts = [_axes(plot, [entry.updates for entry in findings[0].lengths]), _reference(plot, findings)]
+    parts.extend(_problem_marks(plot, index, finding) for index, finding in enumerate(findings))
+    parts.append(_bound_label(plot, findings))
+    parts.extend(_key(index, finding, BOTTOM + 54.0 + 21.0 * index) for index, finding in enumerate(findings))
     caption = (
         "The average squared gradient norm of the server's models in asynchronous runs of T updates with"
         " η_l = 1/max(2C₁, √T): marks are means over seeds, the dots beside them single seeds. Dashed lines"
         " are the corrected bound, the grey line falls like 1/√T. Slopes are given with their 95 % interval."
     )
-    height = BOTTOM + 54.0 + 21.0 * len(series)
+    height = BOTTOM + 54.0 + 21.0 * len(findings)
     return Figure(
         "convergence", "Gradient norm against the number of updates", caption, "".join(parts), height
     )
 
 
-def _plot(series: Sequence[Series]) -> Plot:
+def _plot(findings: Sequence[Finding]) -> Plot:
     """Return scales of decades that hold everything."""
-    lengths = [log10(length) for one in series for length in one.lengths]
-    values = [value for one in series for row in one.squares for value in row]
-    values += [bound for one in series for bound in one.bounds if bound is not None]
-    values.append(_reference_start(series))
+    entries = [entry for finding in findings for entry in finding.lengths]
+    lengths = [log10(entry.updates) for entry in entries]
+    values = [value for entry in entries for value in entry.squares]
+    values += [entry.bound for entry in entries if entry.bound is not None]
+    values.append(_reference_start(findings))
     return Plot(
-        Scale(min(lengths) - MARGIN, max(lengths) + MARGIN, LEFT, RIGHT),
-        Scale(log10(min(values)) - 2.0 * MARGIN, log10(max(values)) + 2.0 * MARGIN, BOTTOM, TOP),
+        AxisScale(min(lengths) - MARGIN, max(lengths) + MARGIN, LEFT, RIGHT),
+        AxisScale(log10(min(values)) - 2.0 * MARGIN, log10(max(values)) + 2.0 * MARGIN, BOTTOM, TOP),
     )
 
 
@@ -94,10 +83,10 @@ def _axes(plot: Plot, lengths: Sequence[int]) -> str:
     return "".join(parts)
 
 
-def _reference(plot: Plot, series: Sequence[Series]) -> str:
+def _reference(plot: Plot, findings: Sequence[Finding]) -> str:
     """Return a line of slope −½ above the measured values."""
-    lengths = series[0].lengths
-    first, last, start = float(lengths[0]), float(lengths[-1]), _reference_start(series)
+    first, last = (float(findings[0].lengths[place].updates) for place in (0, -1))
+    start = _reference_start(findings)
     end = start * (last / first) ** HALF
     line = path(polyline([_place(plot, first, start), _place(plot, last, end)]), "axis")
     middle = (first * last) ** 0.5
@@ -105,48 +94,45 @@ def _reference(plot: Plot, series: Sequence[Series]) -> str:
     return line + text(plot.x(log10(middle)) + 4, label_y, "slope −½", kind="over")
 
 
-def _reference_start(series: Sequence[Series]) -> float:
-    return 3.0 * max(one.means[0] for one in series)
+def _reference_start(findings: Sequence[Finding]) -> float:
+    return 3.0 * max(finding.lengths[0].mean for finding in findings)
 
 
-def _bound_label(plot: Plot, series: Sequence[Series]) -> str:
+def _bound_label(plot: Plot, findings: Sequence[Finding]) -> str:
     """Return the word above the topmost bound, where there is one."""
-    first = [(one.lengths[0], bound) for one in series if (bound := one.bounds[0]) is not None]
-    if not first:
+    first = [finding.lengths[0] for finding in findings]
+    bounds = [(entry.bound, entry.updates) for entry in first if entry.bound is not None]
+    if not bounds:
         return ""
-    length, bound = max(first, key=lambda pair: pair[1])
+    bound, length = max(bounds)
     return text(plot.x(log10(length)) + 10, plot.y(log10(bound)) - 4, "bound", kind="over")
 
 
-def _drawn(plot: Plot, index: int, one: Series) -> str:
+def _problem_marks(plot: Plot, index: int, finding: Finding) -> str:
     """Return one problem's seeds, means and bound."""
     colour = colour_class(index)
     seeds = [
-        f"{number(plot.x(log10(length)) + ASIDE)} {number(plot.y(log10(value)))}"
-        for length, row in zip(one.lengths, one.squares, strict=True)
-        for value in row
+        f"{number(plot.x(log10(entry.updates)) + ASIDE)} {number(plot.y(log10(value)))}"
+        for entry in finding.lengths
+        for value in entry.squares
     ]
-    means = [_place(plot, length, value) for length, value in zip(one.lengths, one.means, strict=True)]
-    bounds = [
-        _place(plot, length, bound)
-        for length, bound in zip(one.lengths, one.bounds, strict=True)
-        if bound is not None
-    ]
+    means = [_place(plot, entry.updates, entry.mean) for entry in finding.lengths]
+    bounds = [_place(plot, e.updates, e.bound) for e in finding.lengths if e.bound is not None]
     parts = []
     if bounds:
         parts.append(path(polyline(bounds), f"line s {colour}", ' stroke-dasharray="6 4"'))
-    parts.append(path(polyline(means), f"line s {colour}"))
-    parts.append(path("".join(marker(index, *place.split()) for place in means), f"f {colour}"))
+    parts.append(series_line(polyline(means), index))
+    parts.append(series_markers(means, index))
     parts.append(path(dots(seeds), f"dots s {colour}", ' stroke-width="3.5"'))
     return "".join(parts)
 
 
-def _key(index: int, one: Series, y: float) -> str:
+def _key(index: int, finding: Finding, y: float) -> str:
     """Return one problem's line in the key, with its slope."""
-    colour = colour_class(index)
-    slope, low, high = (f"{value:.3f}".replace("-", "−") for value in one.slope)
+    slopes = (finding.slope, finding.slope_low, finding.slope_high)
+    slope, low, high = (f"{value:.3f}".replace("-", "−") for value in slopes)
     return (
-        path(f"M8 {number(y)}h26", f"line s {colour}")
-        + path(marker(index, "21", number(y)), f"f {colour}")
-        + text(40, y + 4, f"{one.name}: slope {slope} ({low} to {high})")
+        series_line(f"M8 {number(y)}h26", index)
+        + series_markers([f"21 {number(y)}"], index)
+        + text(40, y + 4, f"{finding.title}: slope {slope} ({low} to {high})")
     )

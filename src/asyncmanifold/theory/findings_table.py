@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from asyncmanifold.theory.study import Finding
+from asyncmanifold.theory.findings import Finding
 
 
 def print_findings(findings: Sequence[Finding], out: Path) -> None:

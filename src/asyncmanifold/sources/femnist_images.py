@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.sources.archive import Images, image_blocks, image_shape, record_names, write_npz
-from asyncmanifold.sources.hugging_face import Batch
+from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
+from asyncmanifold.sources.hugging_face import Batch, shown_rows
+from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
-from asyncmanifold.sources.optional import needed
-from asyncmanifold.sources.progress import Show
+from asyncmanifold.sources.optional import import_optional
 from asyncmanifold.tasks.femnist import CLASSES
-from asyncmanifold.tasks.npz import Records, check_integers, read_npz
+from asyncmanifold.tasks.npz import Records, check_integers
 
 Labels = npt.NDArray[np.int16]
 
@@ -30,7 +30,7 @@ TEST_EVERY = 10
 """Where there is no split, every so many-th image of a writer is a test image."""
 
 
-class Block(NamedTuple):
+class ImageBlock(NamedTuple):
     """Some images of one writer."""
 
     writer: str
@@ -40,20 +40,19 @@ class Block(NamedTuple):
     """None where the source has no split."""
 
 
-def leaf_blocks(files: Sequence[LeafFile], show: Show) -> Iterator[Block]:
+def leaf_blocks(files: Sequence[LeafFile], show: Show) -> Iterator[ImageBlock]:
     """Yield the users of LEAF's files; no more than one file is in memory at a time."""
-    for number, file in enumerate(files, start=1):
+    for file in shown_files(files, show):
         for user in read_leaf(file.path):
             if user.x:
-                labels = [_label(label, n, user.where) for n, label in enumerate(user.y)]
+                labels = [_label(label, f"{user.where}, image {n}") for n, label in enumerate(user.y)]
                 images = _from_pixels(user.x, user.where)
-                yield Block(user.name, images, np.array(labels, np.int16), file.is_test)
-        show(number, len(files))
+                yield ImageBlock(user.name, images, np.array(labels, np.int16), file.is_test)
 
 
-def _label(label: object, number: int, where: str) -> int:
+def _label(label: object, where: str) -> int:
     if not isinstance(label, int) or not 0 <= label < CLASSES:
-        raise InputError(f"{where}, image {number}: label {label!r}, must be from 0 to {CLASSES - 1}")
+        raise InputError(f"{where}: label {label!r}, must be from 0 to {CLASSES - 1}")
     return label
 
 
@@ -77,39 +76,34 @@ def _from_pixels(x: list[Any], where: str) -> Images:
     return np.rint(pixels * 255.0).astype(np.uint8).reshape(-1, SIZE, SIZE)
 
 
-def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[Block]:
+def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[ImageBlock]:
     """Yield the rows of Hugging Face's form, writer by writer."""
-    done = 0
-    for batch in batches:
-        numbered = enumerate(batch.rows, start=batch.first)
-        for writer, group in groupby(numbered, key=lambda numbered_row: numbered_row[1]["writer_id"]):
-            rows = list(group)
-            if not isinstance(writer, str):
-                raise InputError(f"{batch.where}, row {rows[0][0]}: writer_id {writer!r} must be a text")
-            images = [_from_picture(row["image"], f"{batch.where}, row {number}") for number, row in rows]
-            labels = [_label(row["character"], number, batch.where) for number, row in rows]
-            yield Block(writer, np.stack(images), np.array(labels, np.int16), None)
-        done += len(batch.rows)
-        show(done, batch.total)
+    for writer, group in groupby(shown_rows(batches, show), key=lambda placed: placed[1]["writer_id"]):
+        rows = list(group)
+        if not isinstance(writer, str):
+            raise InputError(f"{rows[0][0]}: writer_id {writer!r} must be a string")
+        images = [_from_picture(row["image"], where) for where, row in rows]
+        labels = [_label(row["character"], where) for where, row in rows]
+        yield ImageBlock(writer, np.stack(images), np.array(labels, np.int16), None)
 
 
 def _from_picture(value: object, where: str) -> Images:
-    pillow = needed("PIL.Image", "reading images")
+    pillow = import_optional("PIL.Image", "reading images")
     content = value.get("bytes") if isinstance(value, dict) else None
     if not isinstance(content, bytes):
-        raise InputError(f"{where}: 'image' holds no picture")
+        raise InputError(f"{where}: 'image' holds no image")
     try:
         with pillow.open(io.BytesIO(content)) as picture:
             pixels: Images = np.asarray(picture.convert("L"))
     except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{where}: 'image' is not a readable picture") from error
+        raise InputError(f"{where}: 'image' is not a readable image") from error
     if pixels.shape != (SIZE, SIZE):
         height, width = pixels.shape
         raise InputError(f"{where}: 'image' is {width}×{height}, must be {SIZE}×{SIZE}")
     return pixels
 
 
-def write(blocks: Iterable[Block], out: Path, source: str) -> str:
+def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
     """Write the blocks to a file; return what was written, in words."""
     images: list[Images] = []
     labels: list[Labels] = []
@@ -137,7 +131,7 @@ def write(blocks: Iterable[Block], out: Path, source: str) -> str:
     return _in_words(records)
 
 
-def _is_test(block: Block, seen: int) -> npt.NDArray[np.uint8]:
+def _is_test(block: ImageBlock, seen: int) -> npt.NDArray[np.uint8]:
     count = len(block.labels)
     if block.is_test is not None:
         return np.full(count, block.is_test, np.uint8)
@@ -145,26 +139,17 @@ def _is_test(block: Block, seen: int) -> npt.NDArray[np.uint8]:
     return tenth.astype(np.uint8)
 
 
-def rewrite(source: Path, out: Path, show: Show) -> str:
+def rewrite_femnist(source: Path, out: Path, show: Show) -> str:
     """Check an .npz file and write it so that it can be mapped into memory."""
-    shape = image_shape(source, SIZE)
-    path = str(source)
-    records = read_npz(path, ("labels", "user", "is_test"))
-    for name in record_names(source):
-        if name not in ("images", *records):
-            records |= read_npz(path, (name,))
+    return _in_words(rewrite_npz(source, out, SIZE, ("labels", "user", "is_test"), _check_records, show))
+
+
+def _check_records(path: str, records: Records) -> None:
     check_integers(path, "labels", records["labels"], highest=CLASSES - 1)
     highest = len(records["user_names"]) - 1 if "user_names" in records else None
     check_integers(path, "user", records["user"], highest=highest)
     check_integers(path, "is_test", records["is_test"], highest=1)
-    if len(records["labels"]) != shape[0]:
-        raise InputError(
-            f"{path}: record 'labels' has {len(records['labels'])} rows, but 'images' {shape[0]}"
-        )
     _check_split(path, records)
-    write_npz(out, shape, image_blocks(source, shape), records)
-    show(shape[0], shape[0])
-    return _in_words(records)
 
 
 def _check_split(source: str, records: Records) -> None:

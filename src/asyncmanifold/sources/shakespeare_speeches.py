@@ -12,11 +12,11 @@ from typing import IO, NamedTuple, cast
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.sources.hugging_face import Batch
+from asyncmanifold.sources.hugging_face import Batch, shown_rows
+from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
-from asyncmanifold.sources.progress import Show
-from asyncmanifold.sources.windows import check_window, play_and_speaker, texts
+from asyncmanifold.sources.windows import check_window, join_windows, play_and_speaker
 from asyncmanifold.tasks.shakespeare import read_corpus
 
 COLUMNS = ("character_id", "x", "y")
@@ -29,7 +29,7 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
     random, and its test windows lie within the training text.
     """
     known: dict[str, str] = {}
-    for number, file in enumerate(files, start=1):
+    for file in shown_files(files, show):
         for user in read_leaf(file.path):
             play, speaker = play_and_speaker(user.name, user.groups, user.where)
             text = known.get(user.name, "")
@@ -37,10 +37,9 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
                 check_window(x, y, f"{user.where}, window {n}")
                 for n, (x, y) in enumerate(zip(user.x, user.y, strict=True))
             )
-            found = list(texts((x, y) for x, y in windows if not text or (x + y).strip() not in text))
+            found = list(join_windows((x, y) for x, y in windows if not text or (x + y).strip() not in text))
             known[user.name] = "\n".join([text, *found])
             yield from _speeches(play, speaker, found)
-        show(number, len(files))
 
 
 def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
@@ -48,7 +47,7 @@ def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
     for user, rows in groupby(_windows(batches, show), key=lambda row: row.user):
         first = next(rows)
         play, speaker = play_and_speaker(user, (), first.where)
-        yield from _speeches(play, speaker, texts(row.window for row in chain([first], rows)))
+        yield from _speeches(play, speaker, join_windows(row.window for row in chain([first], rows)))
 
 
 class _Row(NamedTuple):
@@ -58,16 +57,11 @@ class _Row(NamedTuple):
 
 
 def _windows(batches: Iterable[Batch], show: Show) -> Iterator[_Row]:
-    done = 0
-    for batch in batches:
-        for number, row in enumerate(batch.rows, start=batch.first):
-            where = f"{batch.where}, row {number}"
-            if not isinstance(user := row["character_id"], str):
-                raise InputError(f"{where}: character_id {user!r} must be a text")
-            window = check_window(row["x"], row["y"], where)
-            yield _Row(user, window, f"{where}, character_id {user!r}")
-        done += len(batch.rows)
-        show(done, batch.total)
+    for where, row in shown_rows(batches, show):
+        if not isinstance(user := row["character_id"], str):
+            raise InputError(f"{where}: character_id {user!r} must be a string")
+        window = check_window(row["x"], row["y"], where)
+        yield _Row(user, window, f"{where}, character_id {user!r}")
 
 
 def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech]:
@@ -79,9 +73,8 @@ def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech
 
 def play_speeches(files: Sequence[Path], show: Show) -> Iterator[Speech]:
     """Yield the speeches of text files, a play each."""
-    for number, file in enumerate(files, start=1):
+    for file in shown_files(files, show):
         yield from read_play(file)
-        show(number, len(files))
 
 
 def stored_speeches(path: Path, show: Show) -> Iterator[Speech]:
@@ -92,7 +85,7 @@ def stored_speeches(path: Path, show: Show) -> Iterator[Speech]:
     show(1, 1)
 
 
-def write(speeches: Iterable[Speech], out: Path, source: str) -> str:
+def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     """Write speeches to a file; return what was written, in words."""
     count = 0
     speakers: set[tuple[str, str]] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncmanifold.report.comparison import COLUMNS, cell, score_rows
@@ -23,33 +23,25 @@ _LATEX = {
 
 def html_table(table: Table) -> str:
     """Return the rows and headings for the page."""
-    headings = "".join(f'<th scope="col">{escape(column.heading)}</th>' for column in COLUMNS)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(method)}</th>'
-        + "".join(f"<td>{text}</td>" for text in _cells(table, row, "<b>{}</b>"))
-        + f"<td>{row['runs']}</td></tr>\n"
-        for method, row in table.items()
-    )
-    return (
-        f'<table>\n<thead><tr><th scope="col">method</th>{headings}<th scope="col">seeds</th></tr></thead>\n'
-        f"<tbody>\n{rows}</tbody>\n</table>"
-    )
+    headings = [*(column.heading for column in COLUMNS), "seeds"]
+    rows = ((name, [*_cells(table, row, "<b>{}</b>"), row["runs"]]) for name, row in table.items())
+    return _html("method", headings, rows)
 
 
 def html_scores(table: Table) -> str:
     """Return every metric's final values, where there are several metrics."""
     rows = score_rows(table, "<b>{}</b>" if len(table) > 1 else "{}")
-    if not rows:
-        return ""
-    headings = "".join(f'<th scope="col">{escape(method)}</th>' for method in table)
-    lines = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{text}</td>" for text in cells) + "</tr>\n"
-        for name, *cells in rows
+    return _html("score %", table, ((name, cells) for name, *cells in rows)) if rows else ""
+
+
+def _html(corner: str, headings: Iterable[str], rows: Iterable[tuple[str, Sequence[object]]]) -> str:
+    """Return an HTML table; the cells are HTML already."""
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in (corner, *headings))
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
+        for name, cells in rows
     )
-    return (
-        f'<table>\n<thead><tr><th scope="col">score %</th>{headings}</tr></thead>\n'
-        f"<tbody>\n{lines}</tbody>\n</table>"
-    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>"
 
 
 def latex_table(table: Table) -> str:
@@ -68,7 +60,7 @@ def latex_table(table: Table) -> str:
 
 
 def latex(text: str) -> str:
-    r"""Return text with LaTeX's characters escaped.
+    r"""Return a string with LaTeX's characters escaped.
 
     >>> latex("a_b 5%")
     'a\\_b 5\\%'

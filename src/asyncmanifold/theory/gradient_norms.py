@@ -8,14 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncmanifold.client.training import LocalTraining
-from asyncmanifold.execution.executors import InlineExecutor, Workshop
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.execution.executors import InlineExecutor
+from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.server.methods import Method
+from asyncmanifold.server.outgoing import OFFSETS
+from asyncmanifold.server.protocol import Failure
+from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import MemoryTrace, Record
-from asyncmanifold.simulation.engine import Run, Simulation
+from asyncmanifold.simulation.engine import Simulation
+from asyncmanifold.simulation.runner import open_session
 from asyncmanifold.simulation.schedules import LogNormalLatency, Schedule
+from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
-from asyncmanifold.theory.constants import Measured, Setting
+from asyncmanifold.theory.findings import MeasuredConstants, Setting
 from asyncmanifold.theory.problems import Problem
 from asyncmanifold.vectors import FlatModel
 
@@ -24,8 +30,8 @@ SCHEDULE = Schedule("clock", latency=LogNormalLatency(spread=0.5, jitter=0.2))
 
 
 @dataclass(frozen=True)
-class Measures:
-    """What one run came to; the sums are over its updates."""
+class RunNumbers:
+    """The numbers of one run; the sums are over its updates."""
 
     square: float
     """The mean of ‖grad L(Θ^t)‖² over the models before each update."""
@@ -59,7 +65,7 @@ class GradientProbe:
         return self._model.space.project(theta, self._model.take_gradient())
 
 
-def measure(
+def measure_run(
     problem: Problem,
     method: Method,
     setting: Setting,
@@ -68,8 +74,8 @@ def measure(
     local_lr: float,
     seed: int,
     on_update: Callable[[], None] = lambda: None,
-) -> Measures:
-    """Run ``length`` updates and return what the theorem speaks of; the caller sees to one thread."""
+) -> RunNumbers:
+    """Run ``length`` updates and return the numbers of the theorem; the caller limits torch to one thread."""
     task, run = problem.task, Run(updates=length, evaluate_every=length, seed=seed)
     training = LocalTraining(
         point_epochs=setting.point_steps,
@@ -80,28 +86,29 @@ def measure(
         proximal=0.0,
     )
     model, gradient = FlatModel(task.build_model(seed)), GradientProbe(task)
-    simulation = Simulation(task, method, training, SCHEDULE, run, model)
-    executor = InlineExecutor(Workshop(task, method.embedding, training, seed))
     space, trace = model.space, MemoryTrace()
+    session = open_session(task, method, training, run, model, trace)
+    simulation = Simulation(session, SCHEDULE, sizes_of(task.clients))
+    executor = InlineExecutor(Recipe(task, method.embedding, method.outgoing, training, seed))
     square = kept = offered = 0.0
-    simulation.start(executor, trace)
-    while not simulation.is_finished:
-        theta = simulation.state.theta
+    simulation.start(executor)
+    while not session.is_finished:
+        theta = session.state.theta
         slope = gradient(theta)
         square += space.inner(theta, slope, slope)
-        arrival = simulation.next_update(executor)
-        if arrival is None or isinstance(arrival[1], str):
+        arrival = simulation.next_arrival(executor)
+        if arrival is None or isinstance(arrival[1], Failure):
             raise RuntimeError(f"{problem.name}: an update is missing, which cannot be: {arrival}")
-        base, offset = arrival[0].job.theta, arrival[1].offsets[-1]
+        base, offset = arrival[0].job.theta, arrival[1].tensors[OFFSETS][-1]
         offered -= space.inner(theta, slope, space.transport(base, theta, offset))
-        simulation.advance(arrival, executor, trace)
-        kept -= space.inner(theta, slope, space.log(theta, simulation.state.theta)) / method.global_lr
+        simulation.advance(arrival, executor)
+        kept -= space.inner(theta, slope, space.log(theta, session.state.theta)) / method.global_lr
         on_update()
     records = list(trace)
     updates = [record for record in records if record["kind"] == "update"]
     losses = [record["loss"] for record in records if record["kind"] == "evaluation"]
     drift, reach = drift_and_reach(updates)
-    return Measures(
+    return RunNumbers(
         square=square / length,
         start_loss=losses[0],
         end_loss=losses[-1],
@@ -116,7 +123,7 @@ def measure(
 def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
     """Return the sums whose ratio is S: of drifts, and of the longest offset absorbed during each drift.
 
-    ``updates`` are a trace's, one a version: update number τ made version τ + 1 of version τ.
+    ``updates`` are a trace's, one per version: update number τ made version τ + 1 of version τ.
     """
     lengths = [record["update_norm"] for record in updates]
     drift = reach = 0.0
@@ -126,10 +133,10 @@ def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
     return drift, reach
 
 
-def pooled(runs: list[Measures]) -> Measured:
+def measured_constants(runs: list[RunNumbers]) -> MeasuredConstants:
     """Return Q and S over several runs."""
     offered, reach = sum(run.offered for run in runs), sum(run.reach for run in runs)
-    return Measured(
+    return MeasuredConstants(
         quality=sum(run.kept for run in runs) / offered if offered > 0.0 else 0.0,
         staleness=sum(run.drift for run in runs) / reach if reach > 0.0 else 0.0,
     )

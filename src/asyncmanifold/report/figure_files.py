@@ -1,7 +1,7 @@
-"""Figures as PNG, for documents that take no SVG; drawn by resvg, which the ``report`` extra brings.
+"""Figures as files: SVG, and PNG for documents that take no SVG.
 
-The font comes with the extra too, so that a machine without fonts draws the same bytes; a character that it
-lacks is drawn as a crossed box.
+PNG is drawn by resvg, which the ``report`` extra brings. The font comes with the extra too, so that
+a machine without fonts draws the same bytes; a character that it lacks is drawn as a crossed box.
 """
 
 from __future__ import annotations
@@ -11,13 +11,29 @@ from collections.abc import Iterable
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
 from asyncmanifold.report.drawing import Figure, standalone_svg
 
 SCALE = 3
-"""A PNG's pixels for one of its SVG's: more than 400 dots an inch in a paper's column."""
+"""A PNG's pixels for one of its SVG's: more than 400 dots per inch in a paper's column."""
 NEEDED = "no PNG figures: they need pip install 'asyncmanifold[report]'"
 FAMILY, FONT = "Source Sans Pro", "files/SourceSansPro-Regular.ttf"
+
+
+def make_figures_folder(out: Path) -> Path:
+    """Make and return the folder for the figures in ``out``; an ``InputError`` says why that cannot be."""
+    try:
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror}") from error
+    return out / "figures"
+
+
+def write_svgs(folder: Path, figures: Iterable[Figure]) -> None:
+    """Write the figures as SVG."""
+    for figure in figures:
+        write_atomically(folder / f"{figure.name}.svg", standalone_svg(figure).encode())
 
 
 def write_pngs(folder: Path, figures: Iterable[Figure]) -> None:

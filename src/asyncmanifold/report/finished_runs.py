@@ -30,7 +30,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Job:
+class JobSpan:
     """A client's training, from dispatch to arrival, and what became of it."""
 
     kind: str
@@ -40,7 +40,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepNumbers:
     """What an accepted update did."""
 
     update: float
@@ -65,8 +65,8 @@ class RunData:
     summary: Summary
     config: dict[str, Any]
     evaluations: list[Evaluation] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    jobs: list[JobSpan] = field(default_factory=list)
+    steps: list[StepNumbers] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class RunData:
 
 
 @dataclass(frozen=True)
-class Findings:
+class FoundRuns:
     """What lies below a directory."""
 
     runs: list[RunData]
@@ -97,7 +97,7 @@ class Findings:
         return [run for run in self.runs if run.method == method]
 
 
-def find_runs(directory: Path) -> Findings:
+def find_runs(directory: Path) -> FoundRuns:
     """Read every run in ``directory`` or below it."""
     places = {file.parent for name in SIGNS for file in directory.rglob(name)}
     runs: list[RunData] = []
@@ -111,7 +111,7 @@ def find_runs(directory: Path) -> Findings:
             runs.append(read_run(place, shown))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             problems.append((shown, printable(_reason(error))))
-    return Findings(_ordered(_told_apart(runs)), problems)
+    return FoundRuns(_ordered(_with_distinct_methods(runs)), problems)
 
 
 def read_run(path: Path, place: str) -> RunData:
@@ -127,28 +127,28 @@ def read_run(path: Path, place: str) -> RunData:
         config=config,
     )
     for record in read_trace(path / "trace.jsonl"):
-        _take(run, record)
+        _add_record(run, record)
     if not run.evaluations:
         raise InputError("trace.jsonl has no evaluation")
     return run
 
 
 def printable(value: object) -> str:
-    """Return a value as one line of text, with a mark for what cannot be written."""
+    """Return a value as a string of one line, with a mark for what cannot be written."""
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(value).split()))
 
 
-def _take(run: RunData, record: Record) -> None:
+def _add_record(run: RunData, record: Record) -> None:
     kind = record["kind"]
     if kind == "evaluation":
         score = _number_or_none(record[run.summary["metric"]])
         run.evaluations.append(Evaluation(_number(record["update"]), _number(record["time"]), score))
     if kind in ("update", "rejected", "failed", "dropped"):
         start, end = _number(record["dispatched"]), _number(record["time"])
-        run.jobs.append(Job(kind, int(_number(record["client"])), start, end))
+        run.jobs.append(JobSpan(kind, int(_number(record["client"])), start, end))
     if kind == "update":
         run.steps.append(
-            Step(
+            StepNumbers(
                 update=_number(record["update"]),
                 time=_number(record["time"]),
                 staleness=int(_number(record["staleness"])),
@@ -191,7 +191,7 @@ def _reason(error: Exception) -> str:
     return f"broken: {error}"
 
 
-def _told_apart(runs: Sequence[RunData]) -> list[RunData]:
+def _with_distinct_methods(runs: Sequence[RunData]) -> list[RunData]:
     """Give runs of one method that differ in more than the seed different names."""
     several = len({run.scenario for run in runs}) > 1
     named = [replace(run, method=f"{run.scenario}: {run.method}") if several else run for run in runs]
@@ -207,7 +207,7 @@ def _told_apart(runs: Sequence[RunData]) -> list[RunData]:
 
 
 def _settings(run: RunData) -> str:
-    """Return the configuration without the seed, as text that can be compared."""
+    """Return the configuration without the seed, as a string that can be compared."""
     settings = {**run.config, "run": {**run.config.get("run", {}), "seed": None, "checkpoint_seconds": None}}
     return json.dumps(settings, sort_keys=True, default=str)
 

@@ -1,132 +1,36 @@
-"""The loss around one update: planes with contours, the loss along the curve, and a page of them."""
+"""The figures of the loss around one update: planes with contours, and the loss along the curve."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from asyncmanifold.files import write_atomically, write_json
-from asyncmanifold.report.assets import SCRIPT, STYLE
+from asyncmanifold.landscape.numbers import Landscape, Mark, Scene
 from asyncmanifold.report.contours import Place, contour, levels
 from asyncmanifold.report.drawing import (
-    WIDTH,
+    LEFT,
+    RIGHT,
+    AxisScale,
     Figure,
     Plot,
-    Scale,
     axes,
     escape,
     legend,
+    lines_group,
     number,
     path,
     polyline,
     scale,
-    standalone_svg,
+    series_line,
+    series_markers,
     text,
 )
-from asyncmanifold.report.page import POLICY, figure_block
-from asyncmanifold.report.palette import DARK, LIGHT, colour_class, dash, figure_style, marker
-from asyncmanifold.report.png import write_pngs
+from asyncmanifold.report.palette import marker
 
-LEFT, RIGHT = 46.0, WIDTH - 14.0
 COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")
 """Viridis, from low loss to high: it rises in lightness, so it reads in grey and for any colour vision. Marks
 on it are white with a dark edge, on a light page and on a dark one."""
 CURVE, CHORD = 0, 1
 """The series of the profiles."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A model's place on a plane, in chords, and its loss."""
-
-    name: str
-    x: float
-    y: float
-    off_plane: float
-    loss: float | None
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Where the server stopped: t* on the curve, and the share of the chord that reaches as far."""
-
-    t: float
-    share: float
-    curve_loss: float | None
-    chord_loss: float | None
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A plane with one kind of loss on it, and that loss along the curve and the chord.
-
-    Places are in chords: the origin of the curve is (0, 0), its end (1, 0). A loss that is not a number is
-    None.
-    """
-
-    view: str
-    """``client``: the curve as learned, from Θ^t; ``server``: as corrected, from Θ^τ."""
-    data: str
-    """``train``: the client's training data; ``test``: the global test data."""
-    unit: float
-    """The chord's length in parameter space."""
-    xs: list[float]
-    ys: list[float]
-    losses: list[list[float | None]]
-    """Row by row, a row for each y."""
-    marks: list[Mark]
-    curve: list[Place]
-    """Empty for a straight update."""
-    off_plane: float
-    """How far the curve leaves the plane, in chords."""
-    ts: list[float]
-    curve_losses: list[float | None]
-    chord_losses: list[float | None]
-    stop: Stop
-
-
-@dataclass(frozen=True)
-class Landscape:
-    """Everything that the page shows."""
-
-    scenario: str
-    method: str
-    seed: int
-    update: int
-    client: int
-    base_version: int
-    """t."""
-    version: int
-    """τ."""
-    t: float
-    fraction: float
-    degree: int
-    is_buffered: bool
-    """Whether the server holds steps back and applies several at once."""
-    has_buffers: bool
-    """Whether the model has running statistics."""
-    train_examples: tuple[int, int]
-    """Used, of all."""
-    test_examples: tuple[int, int]
-    parameters: int
-    torch: str
-    differs: bool
-    """Whether the repeated run differs from the recorded one."""
-    scenes: list[Scene]
-
-
-def write_landscape(landscape: Landscape, out: Path) -> Path:
-    """Write landscape.html, landscape.json and the figures; return the page's path."""
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    write_json(out / "landscape.json", asdict(landscape))
-    figures = landscape_figures(landscape)
-    for figure in figures:
-        write_atomically(out / "figures" / f"{figure.name}.svg", standalone_svg(figure).encode())
-    write_pngs(out / "figures", figures)
-    write_atomically(out / "landscape.html", landscape_page(landscape, figures).encode())
-    return out / "landscape.html"
 
 
 def landscape_figures(landscape: Landscape) -> list[Figure]:
@@ -141,45 +45,11 @@ def landscape_figures(landscape: Landscape) -> list[Figure]:
     ]
 
 
-def landscape_page(landscape: Landscape, figures: Sequence[Figure]) -> str:
-    """Return the whole HTML text."""
-    title = escape(f"Loss landscape · {landscape.scenario} · {landscape.method}")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{STYLE}{figure_style(LIGHT)}@media screen and (prefers-color-scheme: dark) {{
-{figure_style(DARK)}}}
-sup {{ line-height: 0; }}
-</style>
-</head>
-<body>
-<header><h1>{title}</h1>
-<p>{escape(_overview(landscape))}</p></header>
-<main>
-{_warning(landscape)}<div class="figures">
-{_raised("".join(figure_block(figure) for figure in figures))}</div>
-<section>
-<h2>Losses</h2>
-<div class="scroll">{_loss_table(landscape)}</div>
-<p class="caption">{_raised(escape(_table_caption(landscape)))}</p>
-</section>
-</main>
-<script>
-{SCRIPT}</script>
-</body>
-</html>
-"""
-
-
 def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
     """Return a plane with the loss as filled contours, and the curve, the chord and the models on it."""
-    plot = Plot(Scale(scene.xs[0], scene.xs[-1], LEFT, RIGHT), Scale(scene.ys[0], scene.ys[-1], 426.0, 26.0))
+    plot = Plot(
+        AxisScale(scene.xs[0], scene.xs[-1], LEFT, RIGHT), AxisScale(scene.ys[0], scene.ys[-1], 426.0, 26.0)
+    )
     steps = levels(scene.losses, len(COLOURS) - 1)
     chord = [(0.0, 0.0), (1.0, 0.0)]
     parts = [
@@ -198,16 +68,15 @@ def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
 def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     """Return the loss along the curve and along the chord."""
     series = [(CURVE, "curve", scene.curve_losses), (CHORD, "chord", scene.chord_losses)]
-    known = [loss for _, _, losses in series for loss in losses if loss is not None]
-    plot = Plot(Scale(0.0, 1.0, LEFT, RIGHT), scale(known, 270.0, 26.0))
+    values = _known([*scene.curve_losses, *scene.chord_losses])
+    plot = Plot(AxisScale(0.0, 1.0, LEFT, RIGHT), scale(values, 270.0, 26.0))
     parts = [axes(plot, "t", "loss")]
     x = number(plot.x(min(1.0, scene.stop.t)))
     parts.append(path(f"M{x} 270V26", "target"))
     parts.extend(_profile(plot, scene, *entry) for entry in series)
     parts.append(_stop_label(plot, scene))
     key, height = legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
-    scales = ",".join(repr(v) for s in (plot.x, plot.y) for v in (s.low, s.high, s.start, s.end))
-    body = f'<g class="lines" data-scales="{scales}">' + "".join(parts) + "</g>" + key
+    body = lines_group(plot, parts) + key
     place, data = _words(scene)
     name = f"landscape-profile-{scene.view}-{scene.data}"
     caption = _profile_caption(landscape, scene)
@@ -218,8 +87,8 @@ def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
     """Return filled bands, each painted over the ones below it, with thin lines between."""
     left, top = number(LEFT), number(plot.y.end)
     size = f'width="{number(RIGHT - LEFT)}" height="{number(plot.y.start - plot.y.end)}"'
-    known = any(loss is not None for row in scene.losses for loss in row)
-    parts = [f'<rect x="{left}" y="{top}" {size} fill="{COLOURS[0]}"/>'] if known else []
+    is_known = any(loss is not None for row in scene.losses for loss in row)
+    parts = [f'<rect x="{left}" y="{top}" {size} fill="{COLOURS[0]}"/>'] if is_known else []
     lines: list[str] = []
     for level, colour in zip(steps, COLOURS[1:], strict=False):
         found = contour(scene.xs, scene.ys, scene.losses, level)
@@ -293,14 +162,11 @@ def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[f
     places = [plot.place(t, y) for t, y in zip(scene.ts, losses, strict=False) if y is not None]
     if not places:
         return ""
-    colour = colour_class(index)
-    pattern = f' stroke-dasharray="{dash(index)}"' if dash(index) else ""
-    parts = [path(polyline(places), f"line s {colour}", pattern)]
-    where = (
-        (scene.stop.t, scene.stop.curve_loss) if index == CURVE else (scene.stop.share, scene.stop.chord_loss)
-    )
-    if scene.view == "server" and where[1] is not None and where[0] <= 1.0:
-        parts.append(path(marker(index, *plot.place(where[0], where[1]).split()), f"f {colour}"))
+    parts = [series_line(polyline(places), index)]
+    stop = scene.stop
+    t, loss = (stop.t, stop.curve_loss) if index == CURVE else (stop.share, stop.chord_loss)
+    if scene.view == "server" and loss is not None and t <= 1.0:
+        parts.append(series_markers([plot.place(t, loss)], index))
     return f'<g data-series="{index}" data-name="{name}">' + "".join(parts) + "</g>"
 
 
@@ -351,7 +217,7 @@ def _server_words(landscape: Landscape, *, is_apart: bool) -> str:
 
 
 def _buffer_words(landscape: Landscape, scene: Scene) -> str:
-    if not landscape.has_buffers:
+    if not landscape.has_statistics:
         return ""
     whose = "the client's after training" if scene.view == "client" else "the server's after the update"
     return f"Running statistics are {whose}, the same at every point."
@@ -388,55 +254,3 @@ def _known(losses: Sequence[float | None]) -> list[float]:
 def _mean(losses: Sequence[float | None]) -> float:
     known = _known(losses)
     return sum(known) / max(1, len(known))
-
-
-def _overview(landscape: Landscape) -> str:
-    staleness = landscape.version - landscape.base_version
-    moved = (
-        f"{staleness} version{'s' * (staleness != 1)} later" if staleness else "before the model had moved"
-    )
-    return (
-        f"Seed {landscape.seed}, update {landscape.update}: client {landscape.client} trained from version "
-        f"{landscape.base_version} and came back {moved}. Its step is a fraction "
-        f"{landscape.fraction:.3g} of the way, to t* = {landscape.t:.3g}. The model has "
-        f"{landscape.parameters:,} parameters."
-    )
-
-
-def _warning(landscape: Landscape) -> str:
-    if not landscape.differs:
-        return ""
-    return (
-        '<section class="problems"><p>The repeated run differs from its trace (another version of torch, or '
-        "another data file?): the pictures show the repeated one.</p></section>\n"
-    )
-
-
-def _loss_table(landscape: Landscape) -> str:
-    """Return the loss of every model that is marked, a column for each scene."""
-    kinds = {"train": "training data", "test": "test data"}
-    heads = "".join(f"<th>{scene.view}, {kinds[scene.data]}</th>" for scene in landscape.scenes)
-    names = dict.fromkeys(mark.name for scene in landscape.scenes for mark in scene.marks)
-    rows = []
-    for name in names:
-        cells = []
-        for scene in landscape.scenes:
-            found = [mark.loss for mark in scene.marks if mark.name == name]
-            cells.append(f"<td>{'–' if not found or found[0] is None else format(found[0], '.4f')}</td>")
-        rows.append(f"<tr><th>{_raised(escape(name))}</th>{''.join(cells)}</tr>")
-    return f"<table><thead><tr><th>model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-
-
-def _raised(html: str) -> str:
-    """Return HTML with the versions of models as superscripts."""
-    return re.sub(r"Θ\^(τ\+1|τ|t)", r"Θ<sup>\1</sup>", html)
-
-
-def _table_caption(landscape: Landscape) -> str:
-    (train, all_train), (test, all_test) = landscape.train_examples, landscape.test_examples
-    return (
-        f"Mean loss over {train} of the client's {all_train} training examples and {test} of {all_test} "
-        "test examples, in evaluation mode. Each plane has colours of its own, finest near the lowest loss. "
-        "Θ^t is the model that the client started from, C its local model, B the curve's inner control "
-        "point, Θ^τ the server's model when the update came, B′ and C′ the corrected control points."
-    )

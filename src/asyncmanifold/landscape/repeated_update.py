@@ -1,27 +1,26 @@
-"""One update of a run, models and all: a run is a function of its configuration, so it is repeated."""
+"""One update of a run with every model around it, found by repeating the run from its configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from math import isclose
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
-from asyncmanifold.execution.executors import Workshop
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.server.gram import gram_matrix
-from asyncmanifold.server.methods import Method
+from asyncmanifold.execution.training_worker import Recipe
+from asyncmanifold.server.outgoing import Parcel, unpack_update
 from asyncmanifold.server.protocol import Job, ServerState, Update
+from asyncmanifold.session.journal import Observer
+from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record, read_trace
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.runner import Observer
+from asyncmanifold.simulation.runner import open_session
+from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import FlatModel
 
@@ -30,7 +29,7 @@ COMPARED = ("update_norm", "end_norm", "fraction", "t", "step_norm")
 
 
 @dataclass(frozen=True)
-class Moment:
+class RepeatedUpdate:
     """One accepted update, with every model around it."""
 
     job: Job
@@ -81,70 +80,48 @@ def choose_update(updates: Sequence[Record], wanted: int | None, *, is_curve: bo
     raise InputError("every update is straight and none is stale: there is no plane to draw")
 
 
-def replay(config: Config, task: Task, update: int, *, workers: int, observer: Observer) -> Moment:
-    """Repeat a run up to an accepted update and return that update; the caller sees to one thread.
+def repeat_run(
+    config: Config, task: Task, update: int, *, workers: int, observer: Observer
+) -> RepeatedUpdate:
+    """Repeat a run up to an accepted update and return that update; the caller limits torch to one thread.
 
     ``observer`` is called with every record but evaluations, most of which are left out: they change nothing.
     """
     run = replace(config.run, updates=update, evaluate_every=update)
-    model = FlatModel(task.build_model(run.seed))
-    simulation = Simulation(task, config.method, config.training, config.schedule, run, model)
-    trace = _Watched(observer)
-    with ExitStack() as stack:
-        workshop = Workshop(task, config.method.embedding, config.training, run.seed)
-        executor = Placement(workers=workers).open(workshop, model.size)
-        stack.callback(executor.close)
-        simulation.start(executor, trace)
+    model, trace = FlatModel(task.build_model(run.seed)), _LastUpdate(observer)
+    session = open_session(task, config.method, config.training, run, model, trace)
+    simulation = Simulation(session, config.schedule, sizes_of(task.clients))
+    recipe = Recipe(task, config.method.embedding, config.method.outgoing, config.training, run.seed)
+    with closing(Placement(workers=workers).open(recipe)) as executor:
+        simulation.start(executor)
         while True:
-            arrival = simulation.next_update(executor)
-            moment = None
-            if arrival is not None and simulation.state.updates == update - 1:
-                moment = _kept(arrival[0].job, arrival[1], simulation.state)
-            simulation.advance(arrival, executor, trace)
-            if simulation.is_finished and moment is not None and trace.update is not None:
-                job, received, before = moment
-                return Moment(job, received, before, simulation.state, trace.update)
+            arrival = simulation.next_arrival(executor)
+            copies = None
+            if arrival is not None and session.remaining == 1 and isinstance(arrival[1], Parcel):
+                copies = _copied(arrival[0].job, arrival[1], session)
+            simulation.advance(arrival, executor)
+            if session.is_finished and copies is not None and trace.update is not None:
+                return RepeatedUpdate(*copies, session.state, trace.update)
 
 
 def differs(recorded: Record, repeated: Record) -> bool:
-    """Return whether an update came out otherwise than it was recorded."""
+    """Return whether a repeated update is not the recorded one."""
     if recorded["client"] != repeated["client"]:
         return True
     return not all(isclose(recorded[key], repeated[key], rel_tol=1e-6, abs_tol=1e-12) for key in COMPARED)
 
 
-def corrected_offsets(method: Method, moment: Moment) -> Tensor:
-    """Return v'_1 … v'_n: what the server made of the offsets, to be added to Θ^τ."""
-    theta, offsets = moment.before.theta, moment.update.offsets
-    is_fresh = moment.before.version == moment.job.version
-    base = theta if is_fresh else moment.job.theta
-    drift = theta - base
-    if method.correction.transforms:
-        offsets, _ = method.correction.transform(offsets, drift, moment.before.memory)
-    mixing = method.correction.coefficients(gram_matrix(offsets, theta, base))
-    rows = torch.cat([offsets, drift[None]])
-    return torch.stack([_combined(rows, [float(c) for c in row]) for row in mixing])
-
-
-def _combined(rows: Tensor, coefficients: Sequence[float]) -> Tensor:
-    total = torch.zeros_like(rows[0])
-    for row, coefficient in zip(rows, coefficients, strict=True):
-        total.add_(row, alpha=coefficient)
-    return total
-
-
-def _kept(job: Job, result: Update | str, state: ServerState) -> tuple[Job, Update, ServerState] | None:
-    """Return copies of what the run will write over; None for a job that failed."""
-    if isinstance(result, str):
-        return None
+def _copied(job: Job, parcel: Parcel, session: Session) -> tuple[Job, Update, ServerState]:
+    """Return copies of what the run will write over."""
+    update = unpack_update(parcel, job, session.method.outgoing)
     return (
         replace(job, theta=job.theta.clone()),
-        replace(result, offsets=result.offsets.clone()),
-        replace(state, theta=state.theta.clone()),
+        replace(update, offsets=update.offsets.clone()),
+        replace(session.state, theta=session.state.theta.clone()),
     )
 
 
-class _Watched:
+class _LastUpdate:
     """A trace that keeps the last update only."""
 
     def __init__(self, observer: Observer) -> None:

@@ -1,0 +1,34 @@
+"""The files of a source: found, checked for their columns, and shown one after the other as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from asyncmanifold.errors import InputError
+
+File = TypeVar("File")
+
+Show = Callable[[int, int | None], None]
+"""Takes how many parts are done, and of how many, if that is known: files, rows or images."""
+
+
+def find_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
+    """Return the file, or the files below a folder, in order of name, that end in one of ``suffixes``."""
+    files = [source] if source.is_file() else sorted(source.rglob("*"))
+    return [file for file in files if file.suffix in suffixes]
+
+
+def shown_files(files: Sequence[File], show: Show) -> Iterator[File]:
+    """Yield the files, and show after each that it is done."""
+    for number, file in enumerate(files, start=1):
+        yield file
+        show(number, len(files))
+
+
+def check_columns(where: str, present: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a table that lacks some of the columns."""
+    if missing := [column for column in columns if column not in present]:
+        names = ", ".join(repr(column) for column in missing)
+        raise InputError(f"{where}: no column {names} (there are: {', '.join(present) or 'none'})")

@@ -1,0 +1,114 @@
+"""What a study found: plain data, which the report draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class KnownConstants:
+    """The constants of a loss that the theorem needs; docs/theory.md derives the values."""
+
+    smoothness: float
+    """L_Θ: the largest curvature of the loss along geodesics."""
+    gradient_bound: float
+    """G: no gradient is longer, neither of the loss nor of one example."""
+    variance: float
+    """σ₁²: the variance of one example's gradient is at most this everywhere (σ₂ is 0)."""
+    curvature: float
+    """Of the space: 0 where it is flat, 1 on the unit sphere."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How clients and server work, the same for every run."""
+
+    clients: int
+    point_steps: int
+    """Local steps at the end point (K₁)."""
+    curve_steps: int
+    """Local steps along the curve (K − K₁)."""
+    degree: int
+    """Of the Bézier curve; 1 for a straight line."""
+    global_lr: float
+    """η_g, the share of the way to the local model."""
+
+    @property
+    def steps(self) -> int:
+        """K."""
+        return self.point_steps + self.curve_steps
+
+
+@dataclass(frozen=True)
+class MeasuredConstants:
+    """The constants that only runs can tell."""
+
+    quality: float
+    """Q: how much of the descent that transported updates offer the server's steps keep."""
+    staleness: float
+    """S: how far a model has moved meanwhile, in lengths of an update."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the theorem's assumptions hold with these; runs of a few updates may say otherwise."""
+        return self.quality > 0.0 and self.staleness > 0.0
+
+
+@dataclass(frozen=True)
+class Constants:
+    """C₁ … C₄ and β."""
+
+    c1: float
+    c2: float
+    c3: float
+    c4: float
+    beta: float
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """The runs of one length."""
+
+    updates: int
+    """T."""
+    local_lr: float
+    """η_l."""
+    squares: list[float]
+    """The average squared gradient norm, seed by seed."""
+    mean: float
+    deviation: float | None
+    measured: MeasuredConstants
+    staleness: float
+    """Versions, on average."""
+    decrease: float
+    """L(Θ^0) − L(Θ^T), on average."""
+    constants: Constants | None
+    """With this length's η_l; None, like the bounds, where Q or S came out as 0 or below."""
+    bound: float | None
+    printed_bound: float | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the study found on one problem."""
+
+    problem: str
+    title: str
+    method: str
+    seeds: list[int]
+    known: KnownConstants
+    setting: Setting
+    measured: MeasuredConstants
+    """The smallest Q and the largest S of all lengths, which the bounds use."""
+    lambda_min: float
+    printed: Constants | None
+    slope: float
+    slope_low: float
+    slope_high: float
+    lengths: list[LengthResult]
+
+    def brief(self) -> dict[str, Any]:
+        """Return the slope for scripts."""
+        names = ("problem", "slope", "slope_low", "slope_high")
+        return {name: getattr(self, name) for name in names}
