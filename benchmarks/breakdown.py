@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from asyncmanifold import LocalTraining, Run, Schedule, Task, simulate
+from asyncmanifold import LocalTraining, Records, Run, Schedule, Task, simulate
 from asyncmanifold.client import Trainer, training
-from asyncmanifold.server import step
+from asyncmanifold.client.controls import FlatControls
+from asyncmanifold.server import moves, tangents
+from asyncmanifold.session import session
 from asyncmanifold.session.trace import FileTrace
 from asyncmanifold.simulation import engine
 from asyncmanifold.tasks import TensorData
@@ -32,12 +34,12 @@ PARTS: list[tuple[str, Any, str]] = [
     ("  batches drawn", training, "_batches"),
     ("  batches taken", TensorData, "batch"),
     ("  forward and backward", Trainer, "_pass"),
-    ("  optimiser", training.FlatControls, "learn"),
-    ("  model in, offsets out", training.FlatControls, "begin"),
-    ("  model in, offsets out", training.FlatControls, "finish"),
-    ("absorbing", engine, "absorb"),
-    ("  inner products", step, "gram_matrix"),
-    ("  new model", step, "combine"),
+    ("  optimiser", FlatControls, "learn"),
+    ("  model in, offsets out", FlatControls, "begin"),
+    ("  model in, offsets out", FlatControls, "finish"),
+    ("absorbing", session, "absorb"),
+    ("  inner products", tangents, "gram_matrix"),
+    ("  new model", moves, "combine"),
     ("dispatching", engine.Simulation, "_dispatch"),
     ("trace", FileTrace, "write"),
 ]
@@ -80,7 +82,7 @@ def simulated(task: Task) -> float:
             ),
             schedule=Schedule(concurrency=5),
             run=Run(updates=UPDATES, evaluate_every=UPDATES),
-            out=Path(folder) / "run",
+            records=Records(out=Path(folder) / "run"),
         )
         updates = [record for record in result.trace if record["kind"] == "update"]
     return float(updates[-1]["wall_seconds"] - updates[0]["wall_seconds"]) / (UPDATES - 1)

@@ -26,7 +26,8 @@ from torch import nn
 from asyncmanifold import METHODS, LocalTraining
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.flower import AsyncServer, Policy, train_reply
-from asyncmanifold.flower.codec import Order, job_content, model_record, update_content
+from asyncmanifold.flower.codec import Order, job_content, model_record, reply_content
+from asyncmanifold.server.outgoing import pack_update
 from asyncmanifold.server.protocol import Job
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel
@@ -139,7 +140,7 @@ def make_job(flat: FlatModel) -> Job:
 def job_of(model: nn.Module) -> RecordDict:
     flat = FlatModel(model)
     job = make_job(flat)
-    order = Order(job, METHOD.embedding, TRAINING, 0)
+    order = Order(job, METHOD.embedding, (), TRAINING, 0)
     return job_content(order, model_record(job.theta, job.statistics), ConfigRecord())
 
 
@@ -151,7 +152,7 @@ def reply_of(model: nn.Module, width: int) -> RecordDict:
     job = make_job(FlatModel(model))
     trainer = Trainer(model, nn.functional.mse_loss, METHOD.embedding, TRAINING, 0)
     update = trainer.train(job, TensorData(*make_data(width)))
-    return update_content(update, 2, 0)
+    return reply_content(pack_update(update, job, (), 0), 2, 0)
 
 
 def count_bytes(width: int) -> dict[str, Any]:

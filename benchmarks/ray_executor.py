@@ -12,7 +12,7 @@ from statistics import mean, median
 
 from cnn import random_task
 
-from asyncmanifold import LocalTraining, Run, simulate
+from asyncmanifold import LocalTraining, Placement, Run, simulate
 
 WORKERS = 2
 UPDATES = 50
@@ -29,7 +29,11 @@ def main() -> None:
     for _ in range(REPEATS):
         for executor in seconds:
             result = simulate(
-                task, "asyncbezier", training=training, run=run, workers=WORKERS, executor=executor
+                task,
+                "asyncbezier",
+                training=training,
+                run=run,
+                placement=Placement(workers=WORKERS, executor=executor),
             )
             updates = [record for record in result.trace if record["kind"] == "update"][WARM_UP - 1 :]
             wall = (updates[-1]["wall_seconds"] - updates[0]["wall_seconds"]) / (UPDATES - WARM_UP)

@@ -71,7 +71,7 @@ def simulate_once(what: str, clients: int, started: float) -> Measured:
     import torch
     from torch import nn
 
-    from asyncmanifold import LocalTraining, Run, Schedule, Shares, Task, simulate
+    from asyncmanifold import LocalTraining, Records, Run, Schedule, Shares, Task, simulate
 
     width, updates = WIDTHS[what], UPDATES[what]
     model = nn.Sequential(
@@ -98,7 +98,7 @@ def simulate_once(what: str, clients: int, started: float) -> Measured:
         training=LocalTraining(point_epochs=1, curve_epochs=1),
         schedule=Schedule("clock", concurrency=IN_FLIGHT),  # first in, first out: no two bases equal
         run=Run(updates=updates, evaluate_every=updates),
-        observer=mark,
+        records=Records(observer=mark),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {

@@ -11,7 +11,7 @@ from statistics import median
 
 from cnn import random_task
 
-from asyncmanifold import LocalTraining, Run, simulate
+from asyncmanifold import LocalTraining, Placement, Run, simulate
 
 UPDATES = {1: 20, 2: 60}
 """By the number of workers: the last job, which one worker waits for, must not count for much."""
@@ -27,7 +27,9 @@ def main() -> None:
     for _ in range(REPEATS):
         for workers, count in UPDATES.items():
             run = Run(updates=count, evaluate_every=count)
-            result = simulate(task, "asyncbezier", training=training, run=run, workers=workers)
+            result = simulate(
+                task, "asyncbezier", training=training, run=run, placement=Placement(workers=workers)
+            )
             updates = [record for record in result.trace if record["kind"] == "update"]
             wall = updates[-1]["wall_seconds"]
             throughputs[workers].append((count - WARM_UP) / (wall - updates[WARM_UP - 1]["wall_seconds"]))

@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 
-from asyncmanifold import simulate
+from asyncmanifold import Records, simulate
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.session.trace import read_trace
 
@@ -30,7 +30,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             simulate(
-                task, config.method, training=config.training, schedule=config.schedule, run=run, out=out
+                task,
+                config.method,
+                training=config.training,
+                schedule=config.schedule,
+                run=run,
+                records=Records(out=out),
             )
             updates = [record for record in read_trace(out / "trace.jsonl") if record["kind"] == "update"]
         wall, trained = updates[-1]["wall_seconds"], sum(record["train_seconds"] for record in updates)

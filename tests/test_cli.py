@@ -8,13 +8,14 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from asyncmanifold import OrthoDC, progress, runs
+from asyncmanifold import OrthoDC, progress
+from asyncmanifold.commands import many_runs
 from asyncmanifold.commands.cli import main
 from asyncmanifold.commands.printing import print_curves
 from asyncmanifold.commands.tune import by_size, is_at_edge
 from asyncmanifold.configuration.config import load_config
+from asyncmanifold.execution import placement
 from asyncmanifold.progress import Display, LiveBar, PlainLines, RunWatcher
-from asyncmanifold.simulation import placement
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
 
@@ -290,7 +291,7 @@ def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch
     shown = Display()
     seen = []
     monkeypatch.setattr(shown, "show", lambda done, note="", found=0: seen.append((done, found)))
-    monkeypatch.setattr(runs, "display", lambda *_, **__: shown)
+    monkeypatch.setattr(many_runs, "display", lambda *_, **__: shown)
 
     def run_all(configs, out, *, resume, workers, on_progress, on_end):
         old, begun, new = configs
@@ -299,9 +300,9 @@ def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch
         on_progress(new, 1)
         on_progress(new, 2)
 
-    monkeypatch.setattr(runs, "run_all", run_all)
+    monkeypatch.setattr(many_runs, "run_all", run_all)
     configs = {(name,): load_config("digits", settings={"updates": "6"}) for name in ("old", "begun", "new")}
-    runs.run_shown(configs, tmp_path, resume=True, workers=1, quiet=True)
+    many_runs.run_shown(configs, tmp_path, resume=True, workers=1, quiet=True)
     assert seen == [(6, 6), (11, 10), (12, 10), (13, 10)]
 
 

@@ -5,7 +5,17 @@ import tomllib
 import pytest
 import tomli_w
 
-from asyncmanifold import METHODS, Bezier, Buffer, DelayCompensation, Distance, Hinge, Method, OrthoDC
+from asyncmanifold import (
+    METHODS,
+    Bezier,
+    Buffer,
+    DelayCompensation,
+    Distance,
+    Hinge,
+    Method,
+    NormBound,
+    OrthoDC,
+)
 from asyncmanifold.configuration.config import config_tree, load_config, method_names, scenario_names
 from asyncmanifold.errors import InputError
 
@@ -149,11 +159,13 @@ def test_what_is_unset_stays_unset(tmp_path):
     assert load_config(again) == config
 
 
-def test_a_name_that_fits_several_keys_asks_for_more():
-    with pytest.raises(InputError, match=r"method.penalty.warmup, method.adaptive_epochs.warmup"):
-        load_config("digits", "asyncfeded", settings={"warmup": "3"})
-    config = load_config("digits", "asyncfeded", settings={"penalty.warmup": "3"})
-    assert config.method.penalty == Distance(1.0, warmup=3)
+def test_a_name_that_fits_several_keys_asks_for_more(tmp_path):
+    bounds = 'gates = [{name = "norm-bound", norm_bound = 5.0}, {name = "norm-bound", norm_bound = 9.0}]'
+    path = write(tmp_path, f"[method]\n{bounds}")
+    with pytest.raises(InputError, match=r"method.gates.0.norm_bound, method.gates.1.norm_bound"):
+        load_config(path, settings={"norm_bound": "3"})
+    config = load_config(path, settings={"gates.1.norm_bound": "3"})
+    assert config.method.gates == (NormBound(5.0), NormBound(3.0))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

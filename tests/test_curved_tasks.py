@@ -6,16 +6,15 @@ import geoopt
 import pytest
 import torch
 
-from asyncmanifold import simulate
 from asyncmanifold.flower import AsyncServer, Policy
-from asyncmanifold.flower.codec import arrays_of
+from asyncmanifold.flower.codec import array_record
 from asyncmanifold.tasks.prototypes import PrototypeNet, Prototypes
-from asyncmanifold.tasks.tree import NodeEmbedding, Tree, ancestor_pairs, parents_of
+from asyncmanifold.tasks.tree import NodeEmbedding, TreeTask, ancestor_pairs, parents_of
 from asyncmanifold.vectors import FlatModel
 from grid import LocalGrid, honest
-from tiny import TRAINING, make_run, trace_of
+from tiny import TRAINING, make_run, simulated, trace_of
 
-TREE = Tree(clients=4, branching=2, depth=3)
+TREE = TreeTask(clients=4, branching=2, depth=3)
 TASKS = {"sphere": Prototypes(clients=3), "hyperbolic": TREE}
 
 
@@ -126,13 +125,13 @@ def test_both_spaces_have_the_same_start_and_data():
 @pytest.mark.parametrize(
     ("task", "settings", "says"),
     [
-        (Tree, {"space": "round"}, "must be 'hyperbolic' or 'flat'"),
-        (Tree, {"branching": 1}, "branching=1) must be at least 2"),
-        (Tree, {"depth": 1}, "depth=1) must be at least 2"),
-        (Tree, {"dimension": 0}, "dimension=0) must be at least 1"),
-        (Tree, {"clients": 10}, "clients=10) must be at most 9"),
-        (Tree, {"negatives": 0}, "negatives=0) must be at least 1"),
-        (Tree, {"test_fraction": 1.0}, "test_fraction=1.0) must be between 0 and 1"),
+        (TreeTask, {"space": "round"}, "must be 'hyperbolic' or 'flat'"),
+        (TreeTask, {"branching": 1}, "branching=1) must be at least 2"),
+        (TreeTask, {"depth": 1}, "depth=1) must be at least 2"),
+        (TreeTask, {"dimension": 0}, "dimension=0) must be at least 1"),
+        (TreeTask, {"clients": 10}, "clients=10) must be at most 9"),
+        (TreeTask, {"negatives": 0}, "negatives=0) must be at least 1"),
+        (TreeTask, {"test_fraction": 1.0}, "test_fraction=1.0) must be between 0 and 1"),
         (Prototypes, {"space": "round"}, "must be 'sphere' or 'flat'"),
         (Prototypes, {"dimension": 1}, "dimension=1) must be at least 2"),
         (Prototypes, {"clients": 0}, "clients=0) must be at least 1"),
@@ -151,7 +150,7 @@ def test_workers_and_resuming_give_the_same_bits(name, tmp_path):
 
     def run(out, **more):
         options = {"training": TRAINING, "run": make_run(12, checkpoint_seconds=0.0)} | more
-        return simulate(task, "asyncbezier", out=tmp_path / out, **options)
+        return simulated(task, "asyncbezier", out=tmp_path / out, **options)
 
     def interrupt(record):
         if record.get("update") == 7:
@@ -174,7 +173,7 @@ def test_a_deployment_on_flower_is_the_same_run(name, method, tmp_path):
     model = task.build_model(0)
     policy = Policy(poll_seconds=1e-4, meet_seconds=1e-4)
     server = AsyncServer(model, method, training=TRAINING, policy=policy)
-    result = server.start(grid, arrays_of(model.state_dict()), 12, out=tmp_path / "run")
-    again = simulate(task, method, training=TRAINING, replay=trace_of(tmp_path / "run")).model
+    result = server.start(grid, array_record(model.state_dict()), 12, out=tmp_path / "run")
+    again = simulated(task, method, training=TRAINING, replay=trace_of(tmp_path / "run")).model
     for key, tensor in result.arrays.to_torch_state_dict().items():
         torch.testing.assert_close(tensor, again.state_dict()[key], rtol=1e-6, atol=1e-7)

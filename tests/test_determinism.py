@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from asyncmanifold import METHODS, Averaging, Schedule, simulate
+from asyncmanifold import METHODS, Averaging, Schedule
 from asyncmanifold.execution.executors import InlineExecutor
-from asyncmanifold.files import load_tensors
-from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
+from asyncmanifold.files import load_tree
+from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
 
 
 def run(out: Path, method="asyncbezier", schedule=EVENTFUL, updates=40, **options):
     settings = {"updates": updates, "checkpoint_seconds": options.pop("checkpoint_seconds", 30.0)}
-    return simulate(
+    return simulated(
         make_task(sizes=(10, 14, 18, 22, 26, 30, 34)),
         method,
         training=TRAINING,
@@ -48,8 +48,8 @@ def test_any_number_of_workers_gives_the_same_bits(tmp_path):
 
 
 def test_another_seed_gives_another_run(tmp_path):
-    one = simulate(make_task(), training=TRAINING, run=make_run(10, seed=0), out=tmp_path / "0")
-    two = simulate(make_task(), training=TRAINING, run=make_run(10, seed=1), out=tmp_path / "1")
+    one = simulated(make_task(), training=TRAINING, run=make_run(10, seed=0), out=tmp_path / "0")
+    two = simulated(make_task(), training=TRAINING, run=make_run(10, seed=1), out=tmp_path / "1")
     assert one.summary["seed"] != two.summary["seed"]
     assert trace_of(tmp_path / "0") != trace_of(tmp_path / "1")
 
@@ -164,8 +164,8 @@ def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
     assert whole.returncode == 0, whole.stderr
     assert "warning: checkpoint not written" in whole.stderr
     assert not list((tmp_path / "full").glob("*.draft"))
-    _, numbers = load_tensors(tmp_path / "full" / "checkpoint.safetensors")  # the last complete one
-    assert numbers["state"]["updates"] < 30
+    checkpoint = load_tree(tmp_path / "full" / "checkpoint.safetensors")  # the last complete one
+    assert checkpoint["state"]["updates"] < 30
     subprocess.run([*COMMAND[:-2], *options, tmp_path / "free", "--quiet"], check=True)
     assert_same(tmp_path / "full", tmp_path / "free")
 
@@ -190,7 +190,7 @@ def test_the_caller_keeps_its_threads_and_its_random_numbers(tmp_path):
     torch.manual_seed(5)
     torch.set_num_threads(2)
     before = torch.get_rng_state()
-    simulate(make_task(), training=TRAINING, run=make_run(10))
+    simulated(make_task(), training=TRAINING, run=make_run(10))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
@@ -221,10 +221,10 @@ def test_a_program_without_a_guard_is_told_so(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\n"
-        "from asyncmanifold import Run, Task, simulate\n"
+        "from asyncmanifold import Placement, Run, Task, simulate\n"
         "data = (torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64))\n"
         "task = Task(torch.nn.Linear(2, 2), torch.nn.functional.cross_entropy, [data, data], data)\n"
-        "simulate(task, run=Run(updates=4), workers=2)\n"
+        "simulate(task, run=Run(updates=4), placement=Placement(workers=2))\n"
     )
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True)
     assert ended.returncode != 0
@@ -234,7 +234,7 @@ def test_a_program_without_a_guard_is_told_so(tmp_path):
 def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     task = replace(make_task(), loss=lambda outputs, targets: outputs.sum())
     with pytest.raises(ValueError, match="a task for several workers must be picklable"):
-        simulate(task, workers=2, out=tmp_path)
+        simulated(task, workers=2, out=tmp_path)
     assert list(tmp_path.iterdir()) == []  # free for another try
 
 
@@ -248,4 +248,4 @@ def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
 )
 def test_an_executor_that_cannot_be_is_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        simulate(make_task(), **options)
+        simulated(make_task(), **options)

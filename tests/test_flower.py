@@ -7,17 +7,17 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
-from asyncmanifold import METHODS, Method, simulate
+from asyncmanifold import METHODS, Method
 from asyncmanifold.errors import RunError
 from asyncmanifold.flower import AsyncServer, Policy
-from asyncmanifold.flower.codec import ARRAYS, METRICS, arrays_of
+from asyncmanifold.flower.codec import ARRAYS, METRICS, array_record
 from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.report import write_report
 from asyncmanifold.session.trace import read_trace
 from asyncmanifold.simulation.replay import NEEDED
 from asyncmanifold.vectors import FlatModel
 from grid import LocalGrid, honest
-from tiny import TRAINING, make_task, of_kind, trace_of
+from tiny import TRAINING, make_task, of_kind, simulated, trace_of
 
 QUICK = Policy(poll_seconds=1e-4, meet_seconds=1e-4, wait_seconds=0.05, rest_seconds=0.01)
 TASK = make_task()
@@ -33,7 +33,7 @@ def start(grid, method="asyncbezier", updates=20, policy=QUICK, **more):
     model = TASK.build_model(0)
     server = AsyncServer(model, method, training=TRAINING, policy=policy)
     options = {"evaluate_fn": evaluate, "evaluate_every": 5} | more
-    return server.start(grid, arrays_of(model.state_dict()), updates, **options)
+    return server.start(grid, array_record(model.state_dict()), updates, **options)
 
 
 def grid_of(parts=(0, 1, 2), pulls=(1, 3, 5), **others):
@@ -43,7 +43,7 @@ def grid_of(parts=(0, 1, 2), pulls=(1, 3, 5), **others):
 
 def replayed(directory, method, workers=1):
     updates = list(read_trace(directory / "trace.jsonl"))
-    return simulate(TASK, method, training=TRAINING, replay=updates, workers=workers)
+    return simulated(TASK, method, training=TRAINING, replay=updates, workers=workers)
 
 
 def assert_same_model(result, model):
@@ -69,8 +69,8 @@ def test_a_replay_is_the_same_with_several_workers(tmp_path):
 
 
 def test_a_simulators_own_trace_can_be_replayed():
-    first = simulate(TASK, "fedbuff", training=TRAINING)
-    again = simulate(TASK, "fedbuff", training=TRAINING, replay=first.trace)
+    first = simulated(TASK, "fedbuff", training=TRAINING)
+    again = simulated(TASK, "fedbuff", training=TRAINING, replay=first.trace)
     for name, tensor in first.model.state_dict().items():
         assert torch.equal(tensor, again.model.state_dict()[name])
 
@@ -251,7 +251,7 @@ def test_a_node_that_returns_starts_with_a_clean_slate():
 
 def test_a_node_without_a_partition_cannot_be_replayed():
     with pytest.raises(ValueError, match="client 0 was started without partition-id"):
-        simulate(TASK, "fedgs", replay=[dict.fromkeys(NEEDED, 0) | {"kind": "update", "partition": None}])
+        simulated(TASK, "fedgs", replay=[dict.fromkeys(NEEDED, 0) | {"kind": "update", "partition": None}])
 
 
 def test_weights_are_shares_of_those_present(tmp_path):
@@ -331,7 +331,7 @@ def test_wrong_settings_are_one_line():
     with pytest.raises(ValueError, match="unknown method 'fedmagic'"):
         AsyncServer(model, "fedmagic")
     with pytest.raises(ValueError, match=r"start\(num_updates=0\) must be at least 1"):
-        AsyncServer(model).start(LocalGrid({}), arrays_of(model.state_dict()), 0)
+        AsyncServer(model).start(LocalGrid({}), array_record(model.state_dict()), 0)
     for settings, problem in (
         ({"queue_depth": 3}, r"Policy\(queue_depth=3\) must be 1 or 2"),
         ({"concurrency": 0}, r"Policy\(concurrency=0\) must be at least 1"),

@@ -19,13 +19,13 @@ from asyncmanifold.landscape.losses import measure_landscape
 from asyncmanifold.landscape.plane import Plane, draw_sample, sample_size, square_around
 from asyncmanifold.landscape.repeated_update import (
     choose_update,
-    corrected_offsets,
     differs,
     repeat_run,
 )
 from asyncmanifold.report.contours import contour, levels
 from asyncmanifold.report.landscape_figures import landscape_figures
 from asyncmanifold.report.landscape_page import write_landscape
+from asyncmanifold.server.step import corrected_offsets
 from asyncmanifold.vectors import FlatModel
 from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, without_wall_times
 
@@ -59,9 +59,9 @@ def landscape_of(config, update=12, grid=5):
     return repeated, measure_landscape(config, make_task(), repeated, grid=grid, examples=EVERYTHING)
 
 
-def slow_loss(theta, buffers, data):
+def slow_loss(theta, statistics, data):
     model = FlatModel(make_task().build_model(0))
-    model.load(theta, buffers)
+    model.load(theta, statistics)
     return make_task().evaluate(model, data)["loss"]
 
 
@@ -139,7 +139,7 @@ def test_a_repeated_update_is_the_recorded_one(workers):
 def test_the_corrected_curve_leads_to_the_next_model(method):
     config = make_config(method)
     repeated = repeated_update(config)
-    offsets = corrected_offsets(config.method, repeated)
+    offsets = corrected_offsets(config.method, repeated.before, repeated.update, repeated.job.theta)
     weights = torch.tensor(config.method.embedding.weights(repeated.record["t"]))
     torch.testing.assert_close(repeated.before.theta + weights @ offsets, repeated.after.theta)
     assert repeated.after.version == repeated.before.version + 1
@@ -204,24 +204,24 @@ def test_losses_are_those_of_the_models_themselves():
     assert [(s.view, s.data) for s in landscape.scenes] == [
         *(("client", "train"), ("client", "test"), ("server", "test"))
     ]
-    base, offsets, buffers = repeated.job.theta, repeated.update.offsets, repeated.update.buffers
+    base, offsets, statistics = repeated.job.theta, repeated.update.offsets, repeated.update.statistics
     models = {"Θ^t": base, "B": base + offsets[0], "C": base + offsets[1]}
     task = make_task()
     for scene, data in ((train, task.clients[repeated.job.client]), (test, task.test)):
         assert {m.name: m.loss for m in scene.marks} == pytest.approx(
-            {name: slow_loss(theta, buffers, data) for name, theta in models.items()}
+            {name: slow_loss(theta, statistics, data) for name, theta in models.items()}
         )
         middle = base + 0.5 * offsets[0] + 0.25 * offsets[1]
-        assert scene.curve_losses[20] == pytest.approx(slow_loss(middle, buffers, data), rel=1e-5)
+        assert scene.curve_losses[20] == pytest.approx(slow_loss(middle, statistics, data), rel=1e-5)
         assert scene.chord_losses[20] == pytest.approx(
-            slow_loss(base + 0.5 * offsets[1], buffers, data), rel=1e-5
+            slow_loss(base + 0.5 * offsets[1], statistics, data), rel=1e-5
         )
-        ends = [slow_loss(models["Θ^t"], buffers, data), slow_loss(models["C"], buffers, data)]
+        ends = [slow_loss(models["Θ^t"], statistics, data), slow_loss(models["C"], statistics, data)]
         for losses in (scene.curve_losses, scene.chord_losses):
             assert [losses[0], losses[-1]] == pytest.approx(ends, rel=1e-5)
     after = {mark.name: mark for mark in server.marks}["Θ^τ+1"]
     assert after.loss == pytest.approx(
-        slow_loss(repeated.after.theta, repeated.after.buffers, task.test), rel=1e-5
+        slow_loss(repeated.after.theta, repeated.after.statistics, task.test), rel=1e-5
     )
     assert after.loss == pytest.approx(server.stop.curve_loss)
     assert server.stop.t == repeated.record["t"]
@@ -239,7 +239,7 @@ def test_the_grid_is_the_plane_through_the_three_models():
         for k, x in enumerate(scene.xs):
             theta = repeated.job.theta + x * v_2 + y * across
             assert scene.losses[i][k] == pytest.approx(
-                slow_loss(theta, repeated.update.buffers, task.test), rel=1e-4
+                slow_loss(theta, repeated.update.statistics, task.test), rel=1e-4
             )
     for mark in scene.marks:
         assert scene.xs[0] < mark.x < scene.xs[-1]

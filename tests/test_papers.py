@@ -195,12 +195,12 @@ def test_dcasgd_over_two_updates():
     method = METHODS["dcasgd"]
     state, step = absorb(method, server(), update((0.2, -0.4)), base=torch.tensor([3.5, 6.25]), weight=0.5)
     assert state.theta.tolist() == exactly([3.6527976, 6.2472108])
-    assert state.memory.tolist() == exactly([0.002, 0.008])
+    assert state.memory["correction"]["mean_square"].tolist() == exactly([0.002, 0.008])
     assert step.end_norm == exactly(0.8524381)  # √(0.6944048² + 0.4944216²)
     assert step.update_norm == exactly(0.4472136)
     state, _ = absorb(method, state, update((-0.1, 0.3)), base=torch.tensor([3.75, 6.5]), weight=0.5)
     assert state.theta.tolist() == exactly([3.6226385, 6.6040375])
-    assert state.memory.tolist() == exactly([0.0024, 0.0121])
+    assert state.memory["correction"]["mean_square"].tolist() == exactly([0.0024, 0.0121])
 
 
 def test_dcasgd_with_a_constant_strength():
@@ -222,7 +222,7 @@ def test_fedbuff_moves_once_for_ten_updates():
             METHODS["fedbuff"], state, update((float(i), 1.0)), base=torch.tensor([1.0, 2.0]), weight=0.1
         )
     assert state.theta.tolist() == exactly([8.5, 7.0])
-    assert (state.version, state.updates, state.pending) == (6, 30, None)
+    assert (state.version, state.updates, dict(state.memory)) == (6, 30, {})
 
 
 def test_fedbuff_as_published_averages_over_its_size():
@@ -243,7 +243,7 @@ def test_what_a_buffer_still_holds_can_be_flushed():
         )
     state = flush(METHODS["fedbuff"], state)
     assert state.theta.tolist() == exactly([4.5, 5.9])
-    assert (state.version, state.pending) == (6, None)
+    assert (state.version, dict(state.memory)) == (6, {})
 
 
 # --- AsyncFedED ---------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_asyncfeded_adapts_the_epochs():
 
 def test_the_gain_and_target_of_adaptive_epochs():
     """γ̄ = 3, κ = 0.5, γ = 1: K + ⌊(3 − 1) · 0.5⌋ = K + 1; γ = 6: K + ⌊−1.5⌋ = K − 2."""
-    epochs = AdaptiveEpochs(3.0, gain=0.5, warmup=0)
+    epochs = AdaptiveEpochs(3.0, gain=0.5, adapt_after=0)
     assert epochs.next(4, 2.0, 2.0, updates=0) == 5
     assert epochs.next(4, 12.0, 2.0, updates=0) == 2
 
@@ -449,7 +449,7 @@ def fedavg_round(clients, **changes):
         assert state.theta.tolist() == [4.0, 6.0]
         assert state.version == 5
     state = flush(method, state)
-    assert (state.version, state.pending) == (6, None)
+    assert (state.version, dict(state.memory)) == (6, {})
     return state.theta.tolist()
 
 
@@ -544,7 +544,7 @@ COMPOSED = {
         {"correction": "position"},
     ),
     "quartic-compensated": (
-        Method(embedding=Bezier(4), correction=DelayCompensation(1.0, momentum=0.5)),
+        Method(embedding=Bezier(4), correction=DelayCompensation(1.0, mean_square_momentum=0.5)),
         {"correction": "delay-compensation", "strength": 1.0, "momentum": 0.5},
     ),
     "quadratic-buffered-averaged": (

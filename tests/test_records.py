@@ -8,13 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncmanifold import simulate
-from asyncmanifold.errors import InputError
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.files import load_tensors, save_tensors, write_atomically, write_json
 from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.session.directory import RunDirectory
 from asyncmanifold.session.trace import FileTrace, read_trace
-from tiny import TRAINING, make_model, make_run, make_task
+from tiny import TRAINING, make_model, make_run, make_task, simulated
 
 SUMMARY_KEYS = {
     *("scenario", "method", "seed", "updates", "metric", "final", "best", "rounds_to_target", "target"),
@@ -29,7 +28,7 @@ UPDATE_KEYS = {
 @pytest.fixture
 def finished(tmp_path):
     out = tmp_path / "run"
-    return out, simulate(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out)
+    return out, simulated(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out)
 
 
 def test_a_run_leaves_its_files(finished):
@@ -61,7 +60,7 @@ def test_the_model_file_loads_into_a_plain_module(finished):
 def test_a_finished_run_is_not_run_again(finished):
     out, result = finished
     before = {file: file.read_bytes() for file in out.iterdir()}
-    again = simulate(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
+    again = simulated(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
     assert again.summary == result.summary
     assert again.trace == result.trace
     assert torch.equal(again.model(torch.ones(2, 6)), result.model(torch.ones(2, 6)))
@@ -71,13 +70,13 @@ def test_a_finished_run_is_not_run_again(finished):
 def test_a_directory_with_a_run_is_refused(finished):
     out, _ = finished
     with pytest.raises(InputError, match="holds a run already"):
-        simulate(make_task(), training=TRAINING, run=make_run(12), out=out)
+        simulated(make_task(), training=TRAINING, run=make_run(12), out=out)
 
 
 def test_a_resume_with_another_configuration_is_refused(finished):
     out, _ = finished
     with pytest.raises(InputError, match=r"run.updates is 12 there, 13 here"):
-        simulate(make_task(), training=TRAINING, run=make_run(13, target=0.1), out=out, resume=True)
+        simulated(make_task(), training=TRAINING, run=make_run(13, target=0.1), out=out, resume=True)
 
 
 def test_a_damaged_checkpoint_is_said(finished):
@@ -85,7 +84,7 @@ def test_a_damaged_checkpoint_is_said(finished):
     (out / "summary.json").unlink()  # as if it had been interrupted
     (out / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
     with pytest.raises(InputError, match="damaged, remove it to start over"):
-        simulate(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
+        simulated(make_task(), training=TRAINING, run=make_run(12, target=0.1), out=out, resume=True)
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
@@ -140,9 +139,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match="file: No space left"):
         write_atomically(path, b"new")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match="file: No space left"):
         save_tensors(path, {"x": torch.zeros(3)}, {})
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from asyncmanifold import simulate
 from asyncmanifold.report import write_report
 from asyncmanifold.report.curves import band, histogram, thinned
 from asyncmanifold.report.drawing import AxisScale, escape, number, ticks
 from asyncmanifold.report.result_table import latex
-from tiny import CLOCK, TRAINING, make_run, make_task
+from tiny import CLOCK, TRAINING, make_run, make_task, simulated
 
 COMPARISONS = [
     *("score-updates", "score-time", "gini", "theil", "clients"),
@@ -122,7 +121,7 @@ def test_every_figure_is_there_and_has_marks(compared):
 
 
 def test_a_real_run_is_shown_point_by_point(tmp_path):
-    simulate(
+    simulated(
         make_task(), "asyncbezier", training=TRAINING, schedule=CLOCK, run=make_run(), out=tmp_path / "run"
     )
     write_report(tmp_path / "run", tmp_path / "report")

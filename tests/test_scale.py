@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from asyncmanifold import Schedule, Shares, Task, simulate
+from asyncmanifold import Schedule, Shares, Task
 from asyncmanifold.errors import InputError
-from asyncmanifold.execution.executors import InlineExecutor, Workshop
+from asyncmanifold.execution.executors import InlineExecutor
+from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.geometry.embeddings import Point
 from asyncmanifold.server.protocol import Job
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel
-from tiny import TRAINING, make_run, make_task, without_wall_times
+from tiny import TRAINING, make_run, make_task, simulated, without_wall_times
 
 INPUTS = torch.arange(12.0).view(6, 2)
 TARGETS = torch.arange(6)
@@ -63,7 +64,7 @@ def as_shares(task: Task) -> Task:
 
 
 def test_a_run_on_shares_is_that_on_tensors():
-    one, other = (simulate(task, run=make_run(12)) for task in (make_task(), as_shares(make_task())))
+    one, other = (simulated(task, run=make_run(12)) for task in (make_task(), as_shares(make_task())))
     assert without_wall_times(one.trace) == without_wall_times(other.trace)
 
 
@@ -90,7 +91,7 @@ def test_a_client_is_looked_at_when_it_trains_and_not_before():
         clients=Watched(INPUTS, TARGETS, np.arange(clients).reshape(-1, 1) % 6),
         test=(INPUTS, TARGETS),
     )
-    result = simulate(task, "fedasync", schedule=Schedule("clock", concurrency=8), run=make_run(20))
+    result = simulated(task, "fedasync", schedule=Schedule("clock", concurrency=8), run=make_run(20))
     assert looked_at == [record["client"] for record in result.trace if record["kind"] == "update"]
     assert max(looked_at) > 10_000
 
@@ -109,9 +110,9 @@ def test_more_tensors_than_open_files_are_one_line_and_shares_are_none_of_them()
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:
         shared = replace(task, clients=Shares(inputs, targets, parts))
-        assert simulate(shared, "fedasync", run=make_run(3), executor="process").summary["updates"] == 3
+        assert simulated(shared, "fedasync", run=make_run(3), executor="process").summary["updates"] == 3
         with pytest.raises(InputError, match=r"more tensors than files may be open.*clients Shares"):
-            simulate(task, "fedasync", run=make_run(3), executor="process")
+            simulated(task, "fedasync", run=make_run(3), executor="process")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -164,7 +165,7 @@ def test_a_model_that_only_evaluates_has_no_gradient():
 def test_jobs_in_this_process_use_the_same_memory_one_after_another():
     task = make_task()
     model = FlatModel(task.build_model(0))
-    executor = InlineExecutor(Workshop(task, Point(), TRAINING, seed=0))
+    executor = InlineExecutor(Recipe(task, Point(), (), TRAINING, seed=0))
     places, norms = set(), set()
     for number in range(3):
         job = Job(number, number, 0, model.vector, model.read_statistics(), point_epochs=1, curve_epochs=0)

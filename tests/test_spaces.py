@@ -1,6 +1,7 @@
 """Curved parameter spaces: laws over every manifold, curves and their gradients, and runs of every method."""
 
 from dataclasses import replace
+from functools import partial
 
 import geoopt
 import numpy as np
@@ -11,10 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncmanifold import METHODS, Averaging, Bezier, LocalTraining, Method, Run, simulate
-from asyncmanifold.client.curved import CurvedControls, curve, lowered
+from asyncmanifold.client.curved import CurvedControls, geodesic, lowered
 from asyncmanifold.geometry import spaces
+from asyncmanifold.geometry.bezier import de_casteljau
 from asyncmanifold.geometry.maps import StiefelMaps, maps_of
-from asyncmanifold.geometry.spaces import FLAT, Piece, Space, distance_parameter, karcher_mean, space_of
+from asyncmanifold.geometry.spaces import FLAT, Piece, Space, karcher_mean, space_of
 from asyncmanifold.vectors import FlatModel
 from tiny import TRAINING, make_task
 
@@ -184,8 +186,10 @@ def test_a_curve_on_the_circle_by_hand():
     controls = list(torch.stack([angles.cos(), angles.sin()], dim=1).float())
     for t in (0.0, 0.25, 0.5, 1.0):
         angle = t * 2 * np.pi / 3
-        assert space.curve(controls, t).tolist() == pytest.approx([np.cos(angle), np.sin(angle)], abs=1e-6)
-    assert distance_parameter(space, controls, 0.3) == pytest.approx(0.3, abs=1e-6)
+        assert Bezier(2).at(controls, t, space.geodesic).tolist() == pytest.approx(
+            [np.cos(angle), np.sin(angle)], abs=1e-6
+        )
+    assert Bezier(2).place(space, controls, 0.3) == pytest.approx(0.3, abs=1e-6)
 
 
 def test_the_smallest_place_is_found_on_a_curve_that_turns_back():
@@ -193,7 +197,7 @@ def test_the_smallest_place_is_found_on_a_curve_that_turns_back():
     controls = [torch.tensor([0.0, 0.0]), torch.tensor([4.0, 0.0]), torch.tensor([0.0, 1.0])]
     offsets = torch.stack(controls[1:]).double().numpy()
     expected = Bezier(2).parameter(offsets @ offsets.T, 0.7)
-    assert distance_parameter(FLAT, controls, 0.7) == pytest.approx(expected, abs=1e-6)
+    assert Bezier(2).place(FLAT, controls, 0.7) == pytest.approx(expected, abs=1e-6)
 
 
 @every_manifold
@@ -232,7 +236,7 @@ def test_the_gradient_is_pulled_back_exactly(name, s):
     base = case.x
     points = [case.maps.exp(base, case.tangent(0.5)).requires_grad_() for _ in range(2)]
     gradient = torch.randn(case.shape, generator=case.random, dtype=torch.float64)
-    reached = curve(case.maps, [base, *points], s)
+    reached = de_casteljau([base, *points], s, partial(geodesic, case.maps))
     pulled = torch.autograd.grad(reached, points, gradient)
     for k, point in enumerate(points):
         here = point.detach()
@@ -241,7 +245,9 @@ def test_the_gradient_is_pulled_back_exactly(name, s):
         for step in (1e-5, -1e-5):
             moved = [p.detach() for p in points]
             moved[k] = case.maps.exp(here, step * way)
-            values.append(float((gradient * curve(case.maps, [base, *moved], s)).sum()))
+            values.append(
+                float((gradient * de_casteljau([base, *moved], s, partial(geodesic, case.maps))).sum())
+            )
         slope = (values[0] - values[1]) / 2e-5
         assert float((pulled[k] * way).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-5)
 

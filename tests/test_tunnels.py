@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from asyncmanifold import Bezier, LocalTraining, Method, Run, Tunnel, simulate
+from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.client.curved import CurvedControls
-from asyncmanifold.client.training import FlatControls
 from asyncmanifold.vectors import FlatModel
 from test_spaces import Case, Prototypes
 from tiny import TRAINING, make_model, make_task
@@ -71,7 +71,9 @@ def test_on_a_sphere_the_model_moves_along_a_geodesic_across_the_curve():
     controls.shift(torch.randn(model.size), 0.2)
     assert model.space.distance(before, model.vector) == pytest.approx(0.2, rel=1e-3)
     way = model.space.log(before, model.vector)
-    along = model.space.log(before, model.space.curve([controls._theta, *controls._points()], S + 1e-3))
+    along = model.space.log(
+        before, Tunnel(2).at([controls._theta, *controls._points()], S + 1e-3, model.space.geodesic)
+    )
     cosine = model.space.inner(before, way, along) / (0.2 * model.space.norm(before, along))
     assert abs(cosine) < 1e-2
     torch.testing.assert_close(model.space.repaired(model.vector), model.vector)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from asyncmanifold import LocalTraining, Run, Schedule, Task
+from asyncmanifold import LocalTraining, Placement, Records, Run, Schedule, Task, simulate
 from asyncmanifold.simulation.schedules import LogNormalLatency
 
 SIZES = (12, 20, 28, 36, 44)
@@ -52,6 +52,24 @@ EVENTFUL = replace(
     leave_fraction=0.2,
     leave_by=9.0,
 )
+
+
+def simulated(
+    task: Task,
+    method: Any = "asyncbezier",
+    *,
+    workers: int = 1,
+    executor: str | None = None,
+    ray_address: str | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    observer: Any = None,
+    **settings: Any,
+) -> Any:
+    """``simulate`` with the settings of placement and records given one by one."""
+    placement = Placement(workers=workers, executor=executor, ray_address=ray_address)
+    records = Records(out=out, resume=resume, observer=observer)
+    return simulate(task, method, placement=placement, records=records, **settings)
 
 
 def make_run(updates: int = 30, **settings: Any) -> Run:

@@ -13,7 +13,7 @@ from meter import Meter
 from problem import BATCH_SIZE, BUFFER_SIZE, CONCURRENCY, LEARNING_RATE
 from torch import nn
 
-from asyncmanifold import METHODS, Buffer, LocalTraining, Run, Schedule, Task, simulate
+from asyncmanifold import METHODS, Buffer, LocalTraining, Placement, Records, Run, Schedule, Task, simulate
 from asyncmanifold.session.trace import Record
 
 
@@ -56,9 +56,8 @@ def main() -> None:
             ),
             schedule=Schedule(concurrency=CONCURRENCY),
             run=Run(updates=updates, evaluate_every=updates),
-            workers=options.at_once,
-            out=Path(folder) / "run",
-            observer=observe,
+            placement=Placement(workers=options.at_once),
+            records=Records(out=Path(folder) / "run", observer=observe),
         )
     meter.print(torch=torch.__version__)
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error, Locator, Page, sync_playwright
 
-from asyncmanifold import simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.report import write_report
-from tiny import CLOCK, TRAINING, make_run, make_task
+from tiny import CLOCK, TRAINING, make_run, make_task, simulated
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 VIEWS: dict[str, dict[str, Any]] = {
@@ -29,7 +28,7 @@ def make_report(folder: Path) -> Path:
     """Two methods with two seeds each."""
     for method in ("fedasync", "asyncbezier"):
         for seed in (0, 1):
-            simulate(
+            simulated(
                 make_task(),
                 method,
                 training=TRAINING,

@@ -14,11 +14,10 @@ import pytest
 import torch
 from processes import descendants, is_alive, trainers
 
-from asyncmanifold import simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.simulation import ray_workers
-from tiny import EVENTFUL, TRAINING, make_run, make_task, trace_of
+from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def run(out: Path, method="asyncbezier", broken=(), **options):
-    return simulate(
+    return simulated(
         make_task(sizes=(10, 14, 18, 22, 26, 30, 34), broken=broken),
         method,
         training=TRAINING,
@@ -93,7 +92,7 @@ def end_process(outputs, targets):
 
 def test_a_job_that_kills_every_worker_ends_the_run(cluster):
     with pytest.raises(RunError, match=r"job \d of client \d lost its Ray worker 3 times"):
-        simulate(replace(make_task(), loss=end_process), **on(cluster, workers=1))
+        simulated(replace(make_task(), loss=end_process), **on(cluster, workers=1))
 
 
 def fail(outputs, targets):
@@ -104,20 +103,20 @@ def fail(outputs, targets):
 
 def test_an_error_in_a_worker_is_shown_as_it_is(cluster):
     with pytest.raises(RuntimeError, match=r"(?s)failed in a Ray worker.*in fail.*no such thing"):
-        simulate(replace(make_task(), loss=fail), **on(cluster, workers=1))
+        simulated(replace(make_task(), loss=fail), **on(cluster, workers=1))
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path, cluster):
     task = replace(make_task(), metrics={"locked": threading.Lock().acquire})
     with pytest.raises(InputError, match="a task for Ray must be picklable"):
-        simulate(task, out=tmp_path, **on(cluster))
+        simulated(task, out=tmp_path, **on(cluster))
     assert list(tmp_path.iterdir()) == []  # free for another try
 
 
 def test_workers_of_another_version_are_refused(cluster, monkeypatch):
     monkeypatch.setattr(ray_workers, "own_versions", lambda: {"torch": "1.0"})
     with pytest.raises(InputError, match=r"a Ray worker has .*must have {'torch': '1.0'}"):
-        simulate(make_task(), **on(cluster, workers=1))
+        simulated(make_task(), **on(cluster, workers=1))
 
 
 def test_nobody_waits_for_ever_for_a_worker(cluster, monkeypatch):
@@ -125,7 +124,7 @@ def test_nobody_waits_for_ever_for_a_worker(cluster, monkeypatch):
     with pytest.raises(
         RunError, match=r"no Ray worker started within 0.01 s.*the cluster has \d+ and others"
     ):
-        simulate(make_task(), **on(cluster))
+        simulated(make_task(), **on(cluster))
 
 
 def test_models_and_data_lie_in_memory_once(cluster):

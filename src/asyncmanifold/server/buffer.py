@@ -17,7 +17,7 @@ class StepBuffer(Part):
     """Decides what moves the model, and when. Subclasses override ``gather``."""
 
     waits_for_all: ClassVar[bool] = False
-    """Whether only whoever sent the jobs knows that the buffer is full; then it also has ``release``."""
+    """Whether only whoever sent the jobs knows that the buffer is full; see ``release``."""
 
     @property
     def share(self) -> float:
@@ -30,7 +30,7 @@ class StepBuffer(Part):
 
     def release(self, memory: Memory) -> tuple[Tensor, float] | None:
         """Return the held step and what to multiply it by; None where nothing is held."""
-        return None
+        return (memory["step"], 1.0) if "step" in memory else None
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,10 @@ class Buffer(StepBuffer):
         return 1.0 / self.buffer_size
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        total = move.after(memory.get("step"), memory.get("staleness", 0))
-        count = memory.get("count", 0) + 1
+        total, count = gathered_move(move, memory)
         if count >= self.buffer_size:
             return total, {}
-        return None, {"step": total.vector(), "count": count, "staleness": total.staleness}
+        return None, {"step": total.vector(), "staleness": total.staleness, "count": count}
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,19 @@ class Barrier(StepBuffer):
     waits_for_all: ClassVar[bool] = True
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        held = move.after(memory.get("step")).vector()
-        return None, {"step": held, "weight": memory.get("weight", 0.0) + arrival.weight}
+        total, count = gathered_move(move, memory)
+        weight = memory.get("weight", 0.0) + arrival.weight
+        return None, {"step": total.vector(), "count": count, "weight": weight}
 
     def release(self, memory: Memory) -> tuple[Tensor, float] | None:
         if "step" not in memory:
             return None
         return memory["step"], 1.0 / memory["weight"] if memory["weight"] > 0.0 else 1.0
+
+
+def gathered_move(move: Move, memory: Memory) -> tuple[Move, int]:
+    """Return a step together with those held in ``memory``, and how many steps that makes."""
+    return move.after(memory.get("step"), memory.get("staleness", 0)), memory.get("count", 0) + 1
 
 
 BUFFERS: dict[str, type[StepBuffer]] = {"buffer": Buffer, "barrier": Barrier}

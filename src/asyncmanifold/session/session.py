@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,7 @@ from asyncmanifold.vectors import FlatModel, Statistics
 
 Judge = Callable[[int, FlatModel], Mapping[str, float]]
 """Takes the number of updates and the model; returns its scores, none where nobody judges."""
+Restored = TypeVar("Restored")
 LEAST_REFUSALS = 100
 """Arrivals in a row that may give nothing before a run is given up; more where more jobs are out."""
 
@@ -239,8 +240,8 @@ class Session:
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
         """Go back to what ``pack`` returned."""
-        self.state = ServerState(**_with_statistics(packed["state"]))
-        self.best = None if packed["best"] is None else BestModel(**_with_statistics(packed["best"]))
+        self.state = restored(ServerState, packed["state"])
+        self.best = None if packed["best"] is None else restored(BestModel, packed["best"])
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
@@ -262,5 +263,6 @@ def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if isfinite(value) else None for name, value in scores.items()}
 
 
-def _with_statistics(packed: Mapping[str, Any]) -> dict[str, Any]:
-    return {**packed, "statistics": Statistics(*packed["statistics"])}
+def restored(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
+    """Return a state, job or model whose fields were packed, its statistics as a list of two."""
+    return cls(**{**packed, "statistics": Statistics(*packed["statistics"])})

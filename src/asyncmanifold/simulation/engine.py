@@ -15,10 +15,9 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
-from asyncmanifold.session.session import Session
+from asyncmanifold.session.session import Session, restored
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.simulation.schedules import Schedule
-from asyncmanifold.vectors import Statistics
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Simulation:
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
-            job = Job(**{**entry["job"], "statistics": Statistics(*entry["job"]["statistics"])})
+            job = restored(Job, entry["job"])
             self.flights[job.client] = SimulatedFlight(**{**entry, "job": job})
             self.session.adopt(job)
 
