@@ -273,7 +273,7 @@ def test_a_run_waits_for_nodes_and_then_says_so(tmp_path):
 
 def test_a_run_of_failures_alone_stops(tmp_path):
     policy = replace(QUICK, patience=1000)
-    with pytest.raises(RunError, match="no update was accepted in 100 replies"):
+    with pytest.raises(RunError, match="no update was accepted in 100 arrivals"):
         start(LocalGrid({1: raising}), policy=policy, out=tmp_path / "run")
 
 
@@ -330,7 +330,7 @@ def test_wrong_settings_are_one_line():
     model = TASK.build_model(0)
     with pytest.raises(ValueError, match="unknown method 'fedmagic'"):
         AsyncServer(model, "fedmagic")
-    with pytest.raises(ValueError, match=r"start\(num_updates=0\) must be at least 1"):
+    with pytest.raises(ValueError, match=r"Run\(updates=0\) must be at least 1"):
         AsyncServer(model).start(LocalGrid({}), array_record(model.state_dict()), 0)
     for settings, problem in (
         ({"queue_depth": 3}, r"Policy\(queue_depth=3\) must be 1 or 2"),

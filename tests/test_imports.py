@@ -1,10 +1,13 @@
 """The way of the data is one direction, and everything imported is declared."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,23 +18,41 @@ PACKAGE = Path(asyncmanifold.__file__).parent
 ROOT = PACKAGE.parent.parent
 
 ENGINES_AND_PLOTS = {"flwr", "ray", "matplotlib", "plotly", "rich"}
-MAY_IMPORT = {
-    "errors": set(),
-    "files": set(),
-    "geometry": {"errors", "geometry"},
-    "vectors": {"errors", "geometry"},
-    "seeding": set(),
-    "metrics": set(),
-    "trace": set(),
-    "server": {"errors", "geometry", "server", "vectors"},
-    "tasks": {"errors", "tasks", "metrics", "seeding", "vectors"},
-    "client": {"client", "errors", "geometry", "seeding", "server", "tasks", "vectors"},
-    "sources": {"errors", "files", "sources", "tasks"},
-    "summary": {"metrics", "trace"},
-    "compare": {"files", "summary", "trace"},
-    "report": {"compare", "errors", "files", "landscape", "report", "server", "summary", "theory", "trace"},
+BASICS = {"errors", "files", "metrics", "progress", "seeding", "threads", "vectors"}
+STUDIES = {
+    *("client", "configuration", "execution", "geometry", "landscape", "report"),
+    *("server", "session", "simulation", "tasks", "theory"),
+    *BASICS,
 }
-"""What the parts below the engine may use of the package; nothing here knows an engine."""
+MAY_IMPORT = {
+    **{name: set() for name in ("errors", "metrics", "seeding", "threads")},
+    "files": {"errors"},
+    "progress": {"session.trace"},
+    "vectors": {"errors", "geometry"},
+    "geometry": {"errors", "geometry"},
+    "server": {"errors", "geometry", "seeding", "server", "vectors"},
+    "tasks": {"errors", "metrics", "seeding", "tasks", "vectors"},
+    "client": {"client", "errors", "geometry", "seeding", "server", "tasks", "vectors"},
+    "session": {"client.settings", "errors", "files", "metrics", "seeding", "server", "session", "vectors"},
+    "execution": {"client", "errors", "execution", "geometry", "server", "tasks", "vectors"},
+    "configuration": {
+        *("client.settings", "configuration", "errors", "geometry", "server"),
+        *("session", "simulation.schedules", "tasks.task"),
+    },
+    "simulation": {
+        *("client.settings", "configuration.tables", "errors", "execution", "seeding"),
+        *("server", "session", "simulation", "tasks", "threads", "vectors"),
+    },
+    "flower": {
+        *("client", "configuration", "errors", "flower", "geometry", "metrics"),
+        *("server", "session", "tasks.data", "tasks.task", "threads", "vectors"),
+    },
+    "sources": {"errors", "files", "sources", "tasks"},
+    "report": {"errors", "files", "landscape.numbers", "report", "server", "session", "theory.findings"},
+    "landscape": STUDIES,
+    "theory": STUDIES,
+}
+"""What each room may use of the package, whole rooms or single files; ``commands`` may use all of them."""
 
 
 def imports(file: Path) -> set[str]:
@@ -53,8 +74,49 @@ def files_of(part: str) -> list[Path]:
 @pytest.mark.parametrize("part", MAY_IMPORT)
 def test_parts_use_only_what_is_below_them(part):
     for file in files_of(part):
-        used = {name.split(".")[1] for name in imports(file) if name.startswith("asyncmanifold.")}
-        assert used <= MAY_IMPORT[part], file
+        used = {
+            name.removeprefix("asyncmanifold.") for name in imports(file) if name.startswith("asyncmanifold.")
+        }
+        unlawful = {name for name in used if not {name, name.split(".")[0]} & MAY_IMPORT[part]}
+        assert not unlawful, file
+
+
+def test_every_room_has_a_law():
+    rooms = {
+        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert rooms - {"__init__", "__main__", "commands"} == set(MAY_IMPORT)
+
+
+def test_no_file_and_no_class_has_a_name_that_another_has():
+    files, classes = Counter(), Counter()
+    for file in PACKAGE.rglob("*.py"):
+        if file.stem != "__init__":
+            files[file.stem] += 1
+        classes.update(
+            node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)
+        )
+    assert {name for name, count in (files + classes).items() if count > 1} == set()
+
+
+def test_no_file_is_long():
+    assert {file.name for file in PACKAGE.rglob("*.py") if len(file.read_text().splitlines()) > 350} == set()
+
+
+def test_everything_public_is_explained():
+    """Overriding methods inherit their docstring, so it is looked up as ``help`` does."""
+    for file in PACKAGE.rglob("*.py"):
+        name = ".".join(("asyncmanifold", *file.relative_to(PACKAGE).with_suffix("").parts))
+        if file.stem in ("__main__", "ray_workers"):
+            continue
+        module = import_module(name.removesuffix(".__init__"))
+        for cls in vars(module).values():
+            if not isinstance(cls, type) or cls.__module__ != module.__name__ or cls.__name__.startswith("_"):
+                continue
+            assert cls.__doc__, cls
+            for attribute, value in vars(cls).items():
+                if callable(value) and not attribute.startswith("_") and not isinstance(value, type):
+                    assert inspect.getdoc(getattr(cls, attribute)), f"{cls}.{attribute}"
 
 
 def test_the_report_draws_from_plain_data():
@@ -66,10 +128,19 @@ def test_the_report_draws_from_plain_data():
         assert imports(PACKAGE / f"{file}.py") <= {"__future__", "dataclasses", "typing"}
 
 
-@pytest.mark.parametrize("part", ["server", "client", "geometry", "tasks", "vectors", "simulation"])
+@pytest.mark.parametrize(
+    "part", ["server", "client", "geometry", "tasks", "vectors", "simulation", "session", "execution"]
+)
 def test_no_engine_and_no_plotting_inside(part):
     for file in files_of(part):
         assert {name.split(".")[0] for name in imports(file)}.isdisjoint(ENGINES_AND_PLOTS), file
+
+
+def test_a_flower_client_does_not_import_every_task():
+    program = "import sys, asyncmanifold.flower; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    tasks = {name for name in loaded.stdout.split() if name.startswith("asyncmanifold.tasks.")}
+    assert tasks <= {"asyncmanifold.tasks.data", "asyncmanifold.tasks.task"}
 
 
 def test_nothing_calls_the_command_line():
@@ -105,11 +176,40 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *("AdaptiveEpochs", "Averaging", "Barrier", "Bezier", "Buffer", "ClassesLatency", "Constant"),
-        *("ConstantLatency", "Correction", "DelayCompensation", "Distance", "Hinge", "Job"),
-        *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "OrthoDC", "Point", "Polynomial"),
-        *("Position", "RecordedLatency", "Rejected", "Result", "Run", "Schedule", "ServerState"),
-        *("Shares", "Tangent", "Task", "Tunnel", "Update", "__version__", "absorb", "simulate"),
+        *(
+            "AdaptiveEpochs",
+            "AsyncManifoldError",
+            "Averaging",
+            "Barrier",
+            "Bezier",
+            "Buffer",
+            "ClassesLatency",
+        ),
+        *("Constant", "ConstantLatency", "Correction", "DelayCompensation", "Distance", "Embedding", "Gate"),
+        *(
+            "Hinge",
+            "InputError",
+            "Job",
+            "LocalTraining",
+            "LogNormalLatency",
+            "METHODS",
+            "Method",
+            "NormBound",
+        ),
+        *(
+            "OrthoDC",
+            "Outgoing",
+            "PARTS",
+            "Parcel",
+            "Penalty",
+            "Placement",
+            "Point",
+            "Polynomial",
+            "Position",
+        ),
+        *("RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError", "Schedule", "Selection"),
+        *("ServerOptimizer", "ServerState", "Shares", "Staleness", "StalenessBound", "StepBuffer", "Tangent"),
+        *("Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "simulate"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

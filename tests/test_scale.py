@@ -170,7 +170,7 @@ def test_jobs_in_this_process_use_the_same_memory_one_after_another():
     for number in range(3):
         job = Job(number, number, 0, model.vector, model.read_statistics(), point_epochs=1, curve_epochs=0)
         executor.submit(job, 0.0)
-        offsets = executor.result(job, remaining=1).offsets
+        offsets = executor.result(job, remaining=1).tensors["offsets"]
         executor.release(job)
         places.add(offsets.data_ptr())
         norms.add(float(offsets.norm()))

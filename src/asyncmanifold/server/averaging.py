@@ -10,8 +10,8 @@ from torch import Tensor
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.server_curve import mean_along_curve
 from asyncmanifold.geometry.spaces import FLAT, Space
-from asyncmanifold.server.parts import Memory, Part
 from asyncmanifold.server.protocol import ServerState
+from asyncmanifold.server.stages import Memory, Part
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.server.moves import Move
-from asyncmanifold.server.parts import Arrival, Memory, Part
+from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
-from asyncmanifold.server.parts import Arrival, Memory, Part
+from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
 def cosines(gram: Floats) -> list[float]:

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.server.parts import Arrival, Memory, Part
 from asyncmanifold.server.protocol import Rejected
+from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
 @dataclass(frozen=True)

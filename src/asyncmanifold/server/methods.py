@@ -20,9 +20,9 @@ from asyncmanifold.server.corrections import (
 from asyncmanifold.server.gates import Gate, NormBound, StalenessBound
 from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
-from asyncmanifold.server.parts import Part
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
 from asyncmanifold.server.selection import Selection, Uniform
+from asyncmanifold.server.stages import Part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from asyncmanifold.server.moves import Move
-from asyncmanifold.server.parts import Memory, Part
+from asyncmanifold.server.stages import Memory, Part
 
 
 @dataclass(frozen=True)

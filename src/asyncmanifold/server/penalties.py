@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from math import floor, inf
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.server.parts import Arrival, Memory, Part
+from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncmanifold.server.parts import Memory, Part
+from asyncmanifold.server.stages import Memory, Part
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
-from asyncmanifold.server.parts import Arrival, Memory
 from asyncmanifold.server.protocol import Rejected, ServerState, Update
+from asyncmanifold.server.stages import Arrival, Memory
 from asyncmanifold.server.tangents import Tangents, tangents_at
 from asyncmanifold.vectors import Statistics
 

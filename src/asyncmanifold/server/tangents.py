@@ -16,7 +16,7 @@ from asyncmanifold.geometry.spaces import Space
 from asyncmanifold.server.corrections import Correction
 from asyncmanifold.server.gram import gram_matrix
 from asyncmanifold.server.moves import FusedMove, Move, TangentMove
-from asyncmanifold.server.parts import Arrival, Memory
+from asyncmanifold.server.stages import Arrival, Memory
 
 
 class Tangents(Protocol):

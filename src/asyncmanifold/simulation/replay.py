@@ -72,6 +72,7 @@ class Replay:
                 )
             self._starting.setdefault(record["base_version"], []).append(place - 1)
         self._jobs: dict[int, Job] = {}
+        self._last_version = max(max(record["version"], record["base_version"]) for record in updates)
 
     def run(self, executor: Executor) -> None:
         """Make every recorded update again."""
@@ -107,3 +108,5 @@ class Replay:
             job = self._session.job(record["client"], number=record["job"], epochs=record["epochs"])
             self._jobs[job.number] = job
             executor.submit(job, float(place))
+            if job.version == self._last_version:
+                self._session.adopt(job)  # a round that was cut short stays so: somebody is still out
