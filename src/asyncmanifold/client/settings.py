@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +38,6 @@ class LocalTraining:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.point_epochs < 1:
-            raise InputError(f"LocalTraining(point_epochs={self.point_epochs}) must be at least 1")
-        if self.curve_epochs < 0:
-            raise InputError(f"LocalTraining(curve_epochs={self.curve_epochs}) must be at least 0")
-        if self.batch_size < 1:
-            raise InputError(f"LocalTraining(batch_size={self.batch_size}) must be at least 1")
-        if self.optimizer not in ("adam", "sgd"):
-            raise InputError(f"LocalTraining(optimizer={self.optimizer!r}) must be 'adam' or 'sgd'")
-        if not 0.0 < self.local_lr < float("inf"):
-            raise InputError(f"LocalTraining(local_lr={self.local_lr}) must be above 0 and finite")
-        if not 0.0 <= self.proximal < float("inf"):
-            raise InputError(f"LocalTraining(proximal={self.proximal}) must be at least 0 and finite")
-        if not 0.0 <= self.momentum < 1.0:
-            raise InputError(f"LocalTraining(momentum={self.momentum}) must be in [0, 1)")
+        check(self, point_epochs="at least 1", curve_epochs="at least 0", batch_size="at least 1")
+        check(self, optimizer="'adam' or 'sgd'", local_lr="above 0 and finite")
+        check(self, proximal="at least 0 and finite", momentum="in [0, 1)")

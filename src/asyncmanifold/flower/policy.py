@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,6 @@ class Policy:
     evaluate_clients: bool = True
 
     def __post_init__(self) -> None:
-        if self.queue_depth not in (1, 2):
-            raise InputError(f"Policy(queue_depth={self.queue_depth}) must be 1 or 2")
-        for name in ("concurrency", "patience"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InputError(f"Policy({name}={value}) must be at least 1")
-        for name in ("deadline", "rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds"):
-            if (value := getattr(self, name)) is not None and not 0.0 < value < float("inf"):
-                raise InputError(f"Policy({name}={value}) must be above 0 and finite")
+        check(self, queue_depth="between 1 and 2", concurrency="at least 1", patience="at least 1")
+        seconds = ("deadline", "rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds")
+        check(self, **dict.fromkeys(seconds, "above 0 and finite"))

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter, de_casteljau
 from asyncmanifold.geometry.crossing import first_crossing
 from asyncmanifold.geometry.spaces import Space
@@ -178,12 +178,7 @@ class Bezier(Embedding):
     step: Literal["chord", "parameter"] = "chord"
 
     def __post_init__(self) -> None:
-        if self.degree < 1:
-            raise InputError(f"Bezier(degree={self.degree}) must be at least 1")
-        if self.interior_start not in ("base", "chord"):
-            raise InputError(f"Bezier(interior_start={self.interior_start!r}) must be 'base' or 'chord'")
-        if self.step not in ("chord", "parameter"):
-            raise InputError(f"Bezier(step={self.step!r}) must be 'chord' or 'parameter'")
+        check(self, degree="at least 1", interior_start="'base' or 'chord'", step="'chord' or 'parameter'")
 
     @property
     def points(self) -> int:
@@ -237,8 +232,7 @@ class Tunnel(Bezier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.radius < float("inf"):
-            raise InputError(f"Tunnel(radius={self.radius}) must be at least 0 and finite")
+        check(self, radius="at least 0 and finite")
 
     def leave(self, surroundings: Surroundings) -> None:
         if not self.radius:

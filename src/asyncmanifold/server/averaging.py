@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.geometry.server_curve import mean_along_curve
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.protocol import ServerState
@@ -28,12 +28,7 @@ class Averaging(Part):
     curve_degree: int | None = None
 
     def __post_init__(self) -> None:
-        if self.average_from < 0:
-            raise InputError(f"Averaging(average_from={self.average_from}) must be at least 0")
-        if self.average_every < 1:
-            raise InputError(f"Averaging(average_every={self.average_every}) must be at least 1")
-        if self.curve_degree is not None and self.curve_degree < 1:
-            raise InputError(f"Averaging(curve_degree={self.curve_degree}) must be at least 1")
+        check(self, average_from="at least 0", average_every="at least 1", curve_degree="at least 1")
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
         """Return the memory with the state's model in its average, if its version is one of those averaged."""

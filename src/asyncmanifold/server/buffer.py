@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Arrival, Memory, Part
 
@@ -48,8 +48,7 @@ class Buffer(StepBuffer):
     buffer_size: int = 10
 
     def __post_init__(self) -> None:
-        if self.buffer_size < 1:
-            raise InputError(f"Buffer(buffer_size={self.buffer_size}) must be at least 1")
+        check(self, buffer_size="at least 1")
 
     @property
     def share(self) -> float:

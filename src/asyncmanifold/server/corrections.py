@@ -8,13 +8,13 @@ rule that is not such a combination, like delay compensation, transforms the off
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
 from asyncmanifold.server.stages import Arrival, Memory, Part
@@ -109,8 +109,7 @@ class OrthoDC(Correction):
     jointly: bool = False
 
     def __post_init__(self) -> None:
-        if not -1.0 <= self.threshold <= 1.0:
-            raise InputError(f"OrthoDC(threshold={self.threshold}) must be between -1 and 1")
+        check(self, threshold="between -1 and 1")
 
     def projected(self, gram: Floats) -> list[bool]:
         """Return where the cosine to the drift is at most the threshold."""
@@ -148,13 +147,12 @@ class DelayCompensation(Correction):
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.strength < inf:
-            raise InputError(f"DelayCompensation(strength={self.strength}) must be at least 0 and finite")
-        if not 0.0 <= self.mean_square_momentum < 1.0:
-            given = f"DelayCompensation(mean_square_momentum={self.mean_square_momentum})"
-            raise InputError(f"{given} must be in [0, 1)")
-        if not 0.0 < self.epsilon < inf:
-            raise InputError(f"DelayCompensation(epsilon={self.epsilon}) must be above 0 and finite")
+        check(
+            self,
+            strength="at least 0 and finite",
+            mean_square_momentum="in [0, 1)",
+            epsilon="above 0 and finite",
+        )
 
     def init(self, theta: Tensor) -> Memory:
         return {"mean_square": torch.zeros_like(theta)} if self.adaptive else {}

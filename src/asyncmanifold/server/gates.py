@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.server.stages import Arrival, Memory, Part
 
@@ -36,8 +36,7 @@ class StalenessBound(Gate):
     max_staleness: int
 
     def __post_init__(self) -> None:
-        if self.max_staleness < 0:
-            raise InputError(f"StalenessBound(max_staleness={self.max_staleness}) must be at least 0")
+        check(self, max_staleness="at least 0")
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
         if arrival.staleness > self.max_staleness:
@@ -67,8 +66,7 @@ class NormBound(Gate):
     clips: bool = False
 
     def __post_init__(self) -> None:
-        if not self.norm_bound > 0.0:
-            raise InputError(f"NormBound(norm_bound={self.norm_bound}) must be above 0")
+        check(self, norm_bound="above 0")
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
         longest = float(np.sqrt(np.clip(np.diag(arrival.gram)[:-1], 0.0, None).max()))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.server.averaging import Averaging
@@ -70,10 +71,7 @@ class Method:
     norm_bound: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.global_lr < float("inf"):
-            raise InputError(f"Method(global_lr={self.global_lr}) must be above 0 and finite")
-        if self.weighting not in ("examples", "none"):
-            raise InputError(f"Method(weighting={self.weighting!r}) must be 'examples' or 'none'")
+        check(self, global_lr="above 0 and finite", weighting="'examples' or 'none'")
         _ = self.all_gates  # their limits are checked
 
     @cached_property

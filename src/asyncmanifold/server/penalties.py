@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from math import floor, inf
+from math import floor
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
@@ -38,14 +38,9 @@ class Distance(Penalty):
     highest: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.decay <= 1.0:
-            raise InputError(f"Distance(decay={self.decay}) must be between 0 and 1")
-        if self.warmup < 0:
-            raise InputError(f"Distance(warmup={self.warmup}) must be at least 0")
-        if not 0.0 <= self.lowest <= 1.0 <= self.highest:
-            raise InputError(
-                f"Distance(lowest={self.lowest}, highest={self.highest}) must have 0 ≤ lowest ≤ 1 ≤ highest"
-            )
+        check(
+            self, decay="between 0 and 1", warmup="at least 0", lowest="between 0 and 1", highest="at least 1"
+        )
 
     def scale(self, end_norm: float, drift_norm: float, updates: int) -> float:
         """Return S."""
@@ -82,8 +77,7 @@ class Polynomial(Staleness):
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.exponent < inf:
-            raise InputError(f"Polynomial(exponent={self.exponent}) must be at least 0 and finite")
+        check(self, exponent="at least 0 and finite")
 
     def factor(self, staleness: int) -> float:
         """Return (1 + staleness)^(−exponent)."""
@@ -98,10 +92,7 @@ class Hinge(Staleness):
     delay: int = 4
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.slope < inf:
-            raise InputError(f"Hinge(slope={self.slope}) must be above 0 and finite")
-        if self.delay < 0:
-            raise InputError(f"Hinge(delay={self.delay}) must be at least 0")
+        check(self, slope="above 0 and finite", delay="at least 0")
 
     def factor(self, staleness: int) -> float:
         """Return 1 or the hinge's falling branch."""
@@ -123,15 +114,8 @@ class AdaptiveEpochs:
     max_epochs: int = 10
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.target_ratio < inf and 0.0 <= self.gain < inf):
-            raise InputError(
-                f"AdaptiveEpochs(target_ratio={self.target_ratio}, gain={self.gain}) must be at least 0 and finite"
-            )
-        if self.adapt_after < 0 or self.max_epochs < 1:
-            raise InputError(
-                f"AdaptiveEpochs(adapt_after={self.adapt_after}, max_epochs={self.max_epochs}) "
-                "must have adapt_after ≥ 0 and max_epochs ≥ 1"
-            )
+        check(self, target_ratio="at least 0 and finite", gain="at least 0 and finite")
+        check(self, adapt_after="at least 0", max_epochs="at least 1")
 
     def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
         """Return the epochs of a client's next job."""

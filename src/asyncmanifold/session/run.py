@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,5 @@ class Run:
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, least in (("updates", 1), ("evaluate_every", 1), ("seed", 0), ("checkpoint_seconds", 0.0)):
-            if (value := getattr(self, name)) < least:
-                raise InputError(f"Run({name}={value}) must be at least {least:g}")
+        check(self, updates="at least 1", evaluate_every="at least 1", seed="at least 0")
+        check(self, checkpoint_seconds="at least 0")

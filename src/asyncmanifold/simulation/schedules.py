@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from math import exp, inf, pi, sqrt
+from math import exp, pi, sqrt
 from pathlib import Path
 from typing import Literal
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 
@@ -43,10 +44,7 @@ class LogNormalLatency(Latency):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (0.0 <= self.spread <= 10.0 and 0.0 <= self.jitter <= 10.0):
-            raise InputError(
-                f"LogNormalLatency(spread={self.spread}, jitter={self.jitter}) must be between 0 and 10"
-            )
+        check(self, spread="between 0 and 10", jitter="between 0 and 10")
 
     def expected(self, length: float, client: int, seed: int) -> float:
         """Return the length times the client's factor."""
@@ -66,10 +64,7 @@ class ClassesLatency(Latency):
     slow_factor: float = 5.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.slow_fraction <= 1.0:
-            raise InputError(f"ClassesLatency(slow_fraction={self.slow_fraction}) must be between 0 and 1")
-        if not 1.0 <= self.slow_factor < inf:
-            raise InputError(f"ClassesLatency(slow_factor={self.slow_factor}) must be at least 1 and finite")
+        check(self, slow_fraction="between 0 and 1", slow_factor="at least 1 and finite")
 
     def expected(self, length: float, client: int, seed: int) -> float:
         """Return the length, times the factor for a slow client."""
@@ -156,18 +151,13 @@ class Schedule:
     leave_by: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("queue", "clock"):
-            raise InputError(f"Schedule(kind={self.kind!r}) must be 'queue' or 'clock'")
-        if self.concurrency is not None and self.concurrency < 1:
-            raise InputError(f"Schedule(concurrency={self.concurrency}) must be at least 1")
-        if not 0.0 <= self.drop_probability < 1.0:
-            raise InputError(f"Schedule(drop_probability={self.drop_probability}) must be in [0, 1)")
+        check(self, kind="'queue' or 'clock'", concurrency="at least 1", drop_probability="in [0, 1)")
+        check(self, late_fraction="between 0 and 1", leave_fraction="between 0 and 1")
         for name in ("late", "leave"):
-            fraction, by = getattr(self, f"{name}_fraction"), getattr(self, f"{name}_by")
-            if not 0.0 <= fraction <= 1.0:
-                raise InputError(f"Schedule({name}_fraction={fraction}) must be between 0 and 1")
-            if not 0.0 <= by < inf or (fraction > 0.0 and by == 0.0):
-                raise InputError(f"Schedule({name}_by={by}) must be finite, and above 0 where clients {name}")
+            joins_or_leaves = getattr(self, f"{name}_fraction") > 0.0
+            check(
+                self, **{f"{name}_by": "above 0 and finite" if joins_or_leaves else "at least 0 and finite"}
+            )
 
     def duration(self, length: float, mean_length: float, client: int, number: int, seed: int) -> float:
         """Return the virtual time between a job's dispatch and its arrival."""
