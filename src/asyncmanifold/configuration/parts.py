@@ -1,7 +1,7 @@
 """The classes that a configuration can name, by the key that holds them.
 
-A part from elsewhere gets a name by an entry here, for example ``PARTS["outgoing"]["clip"] = Clip``: scenarios
-and messages to Flower's nodes can then name it too. Tasks are named by their place, and imported when used.
+A part from elsewhere gets a name by an entry here, for example ``PARTS["outgoing"]["clip"] = Clip``.
+Scenarios and messages to Flower's nodes can then name it too. Tasks are imported when they are used.
 """
 
 from __future__ import annotations

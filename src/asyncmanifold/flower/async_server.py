@@ -32,10 +32,22 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class AsyncServer:
-    """Trains ``model`` on a grid of nodes with any method of this library.
+    """Trains a model on a grid of nodes with any method of this library.
 
     Flower's own strategies wait for a round. This server gives every node a job, absorbs whatever comes back
     the moment it does, and gives that node its next job at once.
+
+    Arguments:
+        model: says which arrays are trained and which are statistics; it is left as it is.
+        method: a published method's name, or one put together from parts.
+        training: how nodes train.
+        policy: how nodes are treated.
+        seed: what all random numbers of the run are derived from.
+
+    >>> from torch import nn
+    >>> from asyncmanifold.flower import AsyncServer, Policy
+    >>> AsyncServer(nn.Linear(4, 2), "fedasync", policy=Policy(queue_depth=2)).method_name
+    'fedasync'
     """
 
     def __init__(
@@ -47,13 +59,12 @@ class AsyncServer:
         policy: Policy | None = None,
         seed: int = 0,
     ) -> None:
-        """``model`` says which arrays are trained and which are statistics; it is left as it is."""
         self.method_name, self.method = named_method(method)
         for part in (self.method.embedding, *self.method.outgoing):
             if part_name(type(part)) is None:
                 raise InputError(
-                    f"{type(part).__name__} has no name, so nodes cannot be told of it: enter it in PARTS, in "
-                    "the server app and in the client app"
+                    f"{type(part).__name__} has no name, so nodes cannot be told of it: enter it in PARTS, "
+                    "in the server app and in the client app"
                 )
         self.model = model
         self.training = training or LocalTraining()
@@ -75,13 +86,24 @@ class AsyncServer:
         config: dict[str, Any] | None = None,
         labels: dict[str, Any] | None = None,
     ) -> FlowerResult:
-        """Absorb ``num_updates`` updates and return the final arrays and the metrics, keyed by update.
+        """Absorb updates and return the final arrays and the metrics, keyed by update.
 
-        ``evaluate_fn`` is called with the number of updates and the arrays, first at 0 and then every
-        ``evaluate_every`` updates; the first of its metrics is the one that is reported. With ``out`` the run
-        is kept in a directory like the simulator's: an accepted update is on disk before the next one is
-        absorbed, and ``resume`` goes on after the last. ``config`` and ``labels`` describe the run in its
-        files. Raises ``RunError`` where the run cannot go on.
+        Arguments:
+            grid: Flower's.
+            initial_arrays: the model to start from, a state dict.
+            num_updates: how many updates are accepted.
+            train_config: sent along with every job, for the app's own use.
+            evaluate_fn: takes the number of updates and the arrays, first at 0, and returns metrics; the
+                first of them is the one that is reported.
+            evaluate_every: updates between two evaluations.
+            target: the score whose first reaching is reported.
+            out: the run's directory, like the simulator's: an accepted update is on disk before the next one
+                is absorbed.
+            resume: go on after the last update in ``out``.
+            config: the configuration that is written there; by default one is made.
+            labels: ``scenario``, ``method`` and ``seed`` as summaries and reports name them.
+
+        Raises ``RunError`` where the run cannot go on.
         """
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())

@@ -12,8 +12,8 @@ class Policy:
     """How a deployment treats its nodes.
 
     Arguments:
-        queue_depth: jobs that a node has at a time, 1 or 2. 2 hides much of Flower's fixed cost per message, for
-            one more version of staleness.
+        queue_depth: jobs that a node has at a time, 1 or 2. 2 hides much of Flower's fixed cost per message,
+            for one more version of staleness.
         concurrency: the most nodes that have a job at the same time.
         deadline: seconds after which a job counts as failed.
         patience: failures in a row after which a node rests.

@@ -25,9 +25,22 @@ def train_reply(
 ) -> Message:
     """Return the reply to a server's job: train ``model`` on ``data`` as the message says.
 
-    ``data`` is (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
-    The model is taken over; its weights are replaced by the message's. One thread makes a job repeatable to
-    the last bit.
+    Arguments:
+        message: the server's.
+        context: the node's.
+        model: taken over; its weights are replaced by the message's.
+        loss: takes outputs and targets, returns a tensor of one number.
+        data: (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+        threads: torch threads; one makes a job repeatable to the last bit.
+
+    >>> from flwr.clientapp import ClientApp
+    >>> from torch import nn
+    >>> from asyncmanifold.flower import train_reply
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
+    ...     return train_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
     order, examples = read_job(message), as_data(data)
     with torch_threads(threads):
@@ -47,7 +60,22 @@ def evaluate_reply(
     metrics: Mapping[str, Callable[[], Metric]] | None = None,
     threads: int = 1,
 ) -> Message:
-    """Return the reply to a server's question how its model does on ``data``."""
+    """Return the reply to a server's question how its model does on ``data``.
+
+    Arguments are those of ``train_reply``, and:
+
+    Arguments:
+        metrics: how outputs are judged; accuracy where it is not given.
+
+    >>> from flwr.clientapp import ClientApp
+    >>> from torch import nn
+    >>> from asyncmanifold.flower import evaluate_reply
+    >>> app = ClientApp()
+    >>> @app.evaluate()
+    ... def evaluate(message, context):
+    ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
+    ...     return evaluate_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
+    """
     task = Task(model, loss, clients=[data], test=data, metrics=metrics or {"accuracy": Accuracy})
     flat = FlatModel(model)
     flat.load(*read_model(message.content))

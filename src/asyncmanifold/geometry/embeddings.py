@@ -52,7 +52,19 @@ class Embedding:
     """A map from [0, 1] into parameter space that starts at the client's base model.
 
     A subclass says how many free control points it has and what each one weighs at a place; everything else
-    follows from that, or may be overridden where there is an exact or faster way.
+    follows from that, or may be overridden where there is an exact or faster way. A whole one:
+
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> from asyncmanifold import Embedding
+    >>> @dataclass(frozen=True)
+    ... class Polyline(Embedding):  # by way of a knot
+    ...     points = 2
+    ...     def weights(self, t):
+    ...         return [2 * t, 0.0] if t <= 0.5 else [2 - 2 * t, 2 * t - 1]
+    >>> offsets = np.array([[3.0, 0.0], [0.0, 4.0]])  # the knot and the end
+    >>> round(Polyline().parameter(offsets @ offsets.T, fraction=0.6), 6)  # 0.6 of the chord is 2.4 long
+    0.4
     """
 
     @property
@@ -160,8 +172,8 @@ class Bezier(Embedding):
 
     Arguments:
         degree: the number of free control points; the first of the n + 1 is fixed.
-        interior_start: where interior control points begin the curve phase: at the ``"base"`` model, as in the
-            paper, or spread evenly on the ``"chord"``.
+        interior_start: where interior control points begin the curve phase: at the ``"base"`` model, as in
+            the paper, or spread evenly on the ``"chord"``.
         freeze_end: keep the end point as the point phase left it.
         step: where a step of fraction s ends: where the ``"chord"`` has s times its whole length, or at the
             curve's own ``"parameter"`` t = s.

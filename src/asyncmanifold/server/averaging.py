@@ -16,11 +16,20 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class Averaging(Part):
-    """From version ``average_from`` on, average every ``average_every``-th model (SWA).
+    """The returned model is the mean of late ones (stochastic weight averaging).
 
-    On manifolds the mean is Karcher's, the point with the least sum of squared distances. With a
-    ``curve_degree`` it is taken along the Bézier curve that the averaged models lie closest to (the paper's
-    ι_ξ); that keeps all of them.
+    On manifolds the mean is Karcher's, the point with the least sum of squared distances.
+
+    Arguments:
+        average_from: the first version that is averaged.
+        average_every: versions from one averaged model to the next.
+        curve_degree: take the mean along the Bézier curve of this degree that the averaged models lie closest
+            to (the paper's ι_ξ); that keeps all of them.
+
+    >>> from dataclasses import replace
+    >>> from asyncmanifold import METHODS, Averaging
+    >>> replace(METHODS["asyncsgd"], averaging=Averaging(100, 2)).averaging
+    Averaging(average_from=100, average_every=2, curve_degree=None)
     """
 
     average_from: int
@@ -31,7 +40,7 @@ class Averaging(Part):
         check(self, average_from="at least 0", average_every="at least 1", curve_degree="at least 1")
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
-        """Return the memory with the state's model in its average, if its version is one of those averaged."""
+        """Return the memory with the state's model in the average, if its version is to be averaged."""
         past = state.version - self.average_from
         if past < 0 or past % self.average_every:
             return memory

@@ -14,7 +14,20 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 @dataclass(frozen=True)
 class StepBuffer(Part):
-    """Decides what moves the model, and when. Subclasses override ``gather``."""
+    """Decides what moves the model, and when. Subclasses override ``gather``.
+
+    One that moves the model by every second step alone:
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import METHODS, StepBuffer
+    >>> @dataclass(frozen=True)
+    ... class EverySecond(StepBuffer):
+    ...     def gather(self, move, arrival, memory):
+    ...         count = memory.get("count", 0) + 1
+    ...         return (move if count % 2 == 0 else None), {"count": count}
+    >>> EverySecond().gather("a step", arrival=None, memory={"count": 1})
+    ('a step', {'count': 2})
+    """
 
     waits_for_all: ClassVar[bool] = False
     """Whether only whoever sent the jobs knows that the buffer is full; see ``release``."""

@@ -39,7 +39,19 @@ def joint_cosine(gram: Floats) -> float:
 
 @dataclass(frozen=True)
 class Correction(Part):
-    """Leaves every offset as it is. Subclasses override what they change."""
+    """Leaves every offset as it is. Subclasses override what they change.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import Correction, Method
+    >>> @dataclass(frozen=True)
+    ... class HalfWay(Correction):  # between trusting the direction and the position: v' = v − d/2
+    ...     def coefficients(self, gram):
+    ...         matrix = super().coefficients(gram)
+    ...         matrix[:, -1] = -0.5
+    ...         return matrix
+    >>> Method(correction=HalfWay()).correction
+    HalfWay()
+    """
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return an (n, n + 1) matrix C: corrected v'_k = Σ_j C[k, j] v_j + C[k, n] d."""
@@ -71,12 +83,24 @@ class Correction(Part):
 
 @dataclass(frozen=True)
 class Tangent(Correction):
-    """v' = v: trust the direction (asynchronous SGD; the paper's AsyncTan)."""
+    """v' = v: trust the direction (asynchronous SGD; the paper's AsyncTan).
+
+    >>> import numpy as np
+    >>> from asyncmanifold import Tangent
+    >>> Tangent().coefficients(np.eye(2))  # of v and d
+    array([[1., 0.]])
+    """
 
 
 @dataclass(frozen=True)
 class Position(Correction):
-    """v' = v − d: trust the learned position (FedAsync; the paper's AsyncPos)."""
+    """v' = v − d: trust the learned position (FedAsync; the paper's AsyncPos).
+
+    >>> import numpy as np
+    >>> from asyncmanifold import Position
+    >>> Position().coefficients(np.eye(2))  # of v and d
+    array([[ 1., -1.]])
+    """
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −1 for the drift."""
@@ -95,13 +119,20 @@ class Position(Correction):
 
 @dataclass(frozen=True)
 class OrthoDC(Correction):
-    """v' = v − (⟨v,d⟩/⟨d,d⟩) d where cos(v, d) ≤ threshold, else v (the paper's OrthoDC, ϑ = threshold).
+    """v' = v − (⟨v,d⟩/⟨d,d⟩) d where cos(v, d) ≤ ϑ, else v (the paper's OrthoDC).
 
-    A threshold of 1 always projects, 0 is gradient surgery, −1 projects only what points straight back
-    (to within 1e-6, about what single precision can tell).
     Differs from the paper, whose form over all control points would move the fixed first one: applied
-    control point by control point, or ``jointly`` to the free ones as one long vector (v_1 … v_n), whose
-    drift is (d … d).
+    control point by control point, or ``jointly``.
+
+    Arguments:
+        threshold: ϑ. 1 always projects, 0 is gradient surgery, −1 projects only what points straight back (to
+            within 1e-6, about what single precision can tell).
+        jointly: project the free control points as one long vector (v_1 … v_n), whose drift is (d … d).
+
+    >>> import numpy as np
+    >>> from asyncmanifold import OrthoDC
+    >>> OrthoDC(0.0).coefficients(np.array([[5.0, -2.0], [-2.0, 4.0]]))  # ⟨v,d⟩ = −2, ⟨d,d⟩ = 4
+    array([[1. , 0.5]])
     """
 
     threshold: float = 0.0
@@ -135,9 +166,18 @@ class OrthoDC(Correction):
 class DelayCompensation(Correction):
     """v' = v − λ ⊙ v ⊙ v ⊙ d (DC-ASGD, Zheng et al. 2017), for a local model's offset v in place of −ηg.
 
-    With ``adaptive``, λ = strength / √(MeanSquare + epsilon) entry by entry, where MeanSquare ←
-    m · MeanSquare + (1 − m) · v_n² over the end points of accepted updates, this one
-    included; else λ = strength.
+    With ``adaptive``, λ = λ₀/√(MeanSquare + ε) entry by entry, where MeanSquare ← m · MeanSquare +
+    (1 − m) · v_n² over the end points of accepted updates, this one included; else λ = λ₀.
+
+    Arguments:
+        strength: λ₀.
+        adaptive: divide by the root of the mean square.
+        mean_square_momentum: m.
+        epsilon: ε.
+
+    >>> from asyncmanifold import DelayCompensation
+    >>> DelayCompensation(2.0).transforms  # entry by entry, before any combination
+    True
     """
 
     strength: float = 2.0

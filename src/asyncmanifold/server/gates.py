@@ -13,10 +13,27 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 @dataclass(frozen=True)
 class Gate(Part):
-    """Lets every update in. Subclasses override ``admit``."""
+    """Lets every update in. Subclasses override ``admit``.
+
+    A gate that remembers: each client has three updates.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import Gate, Method, Rejected
+    >>> @dataclass(frozen=True)
+    ... class ThreeEach(Gate):
+    ...     def init(self, theta):
+    ...         return {"taken": {}}
+    ...     def admit(self, arrival, memory):
+    ...         taken = memory["taken"].get(arrival.client, 0)
+    ...         if taken == 3:
+    ...             raise Rejected(f"client {arrival.client} has had its three")
+    ...         return 1.0, {"taken": {**memory["taken"], arrival.client: taken + 1}}
+    >>> Method(gates=(ThreeEach(),)).gates
+    (ThreeEach(),)
+    """
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
-        """Return the factor that shortens the offsets, 1 for none, and the new memory; or raise ``Rejected``."""
+        """Return the factor that shortens the offsets, usually 1, and the new memory; or raise Rejected."""
         return 1.0, memory
 
 
@@ -56,8 +73,8 @@ class NormBound(Gate):
     >>> import torch
     >>> clipped = Method(gates=(NormBound(1.0, clips=True),), weighting="none")
     >>> state = ServerState(torch.zeros(2))
-    >>> state, step = absorb(clipped, state, Update(0, 0, torch.tensor([[3.0, 4.0]])), base=state.theta, weight=1.0)
-    >>> state.theta
+    >>> update = Update(client=0, version=0, offsets=torch.tensor([[3.0, 4.0]]))
+    >>> absorb(clipped, state, update, base=state.theta, weight=1.0)[0].theta
     tensor([0.6000, 0.8000])
     """
 

@@ -1,4 +1,4 @@
-"""Methods: embedding × correction × penalty (× buffer × optimizer × averaging), every published one a line."""
+"""Methods: embedding × correction × penalty (× buffer × optimizer × averaging), a published one in a line."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Method:
         adaptive_epochs: how much a client's next job is.
         selection: who is sent the next job.
         global_lr: the paper's η_g.
-        weighting: ``"examples"`` steps by a client's share of all examples (the paper); ``"none"`` by the same
-            for all (FedAsync and FedBuff as published; a buffer then averages over its size).
+        weighting: ``"examples"`` steps by a client's share of all examples (the paper); ``"none"`` by the
+            same for all (FedAsync and FedBuff as published; a buffer then averages over its size).
         max_staleness: short for a gate ``StalenessBound(max_staleness)``.
         norm_bound: short for a gate ``NormBound(norm_bound)``.
 
@@ -117,6 +117,7 @@ METHODS: dict[str, Method] = {
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
     "fedavg": Method(buffer=Barrier()),
 }
+"""Every published method by its name."""
 
 
 def named_method(method: Method | str) -> tuple[str, Method]:

@@ -22,10 +22,20 @@ OFFSETS = "offsets"
 
 @dataclass(frozen=True)
 class Parcel:
-    """An update on its way: named tensors, of any form that the outgoing parts give them."""
+    """An update on its way: named tensors, of any form that the outgoing parts give them.
+
+    Arguments:
+        tensors: at first ``offsets``, and the model's ``statistics.floats`` and ``statistics.integers``.
+        loss: mean training loss over the job.
+        seconds: wall time of the training.
+
+    >>> import torch
+    >>> from asyncmanifold import Parcel
+    >>> Parcel({"offsets": torch.zeros(2, 100)}).size
+    800
+    """
 
     tensors: Mapping[str, Tensor]
-    """At first ``offsets`` and the model's ``statistics.floats`` and ``statistics.integers``."""
     loss: float = 0.0
     seconds: float = 0.0
 
@@ -47,16 +57,18 @@ class Outgoing:
     >>> @dataclass(frozen=True)
     ... class Half(Outgoing):
     ...     def send(self, parcel, random):
-    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": parcel.tensors["offsets"].half()})
+    ...         sent = parcel.tensors["offsets"].half()
+    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": sent})
     ...     def receive(self, parcel):
-    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": parcel.tensors["offsets"].float()})
+    ...         received = parcel.tensors["offsets"].float()
+    ...         return replace(parcel, tensors={**parcel.tensors, "offsets": received})
     >>> parcel = Parcel({"offsets": torch.ones(1, 100)})
     >>> parcel.size, Half().send(parcel, random=None).size
     (400, 200)
     """
 
     def send(self, parcel: Parcel, random: np.random.Generator) -> Parcel:
-        """Return what is sent; ``random`` is this part's own for this job. Tensors may be changed in place."""
+        """Return what is sent; ``random`` is this part's own for this job. Tensors may change in place."""
         return parcel
 
     def receive(self, parcel: Parcel) -> Parcel:

@@ -11,7 +11,17 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 @dataclass(frozen=True)
 class Penalty(Part):
-    """Scales no step. Subclasses override ``scale``, or ``weigh`` where they need to know or remember more."""
+    """Scales no step. Subclasses override ``scale``, or ``weigh`` where they need to know or remember more.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import Method, Penalty
+    >>> @dataclass(frozen=True)
+    ... class Halved(Penalty):
+    ...     def scale(self, end_norm, drift_norm, updates):
+    ...         return 0.5
+    >>> Method(penalty=Halved()).penalty.scale(1.0, 1.0, 0)
+    0.5
+    """
 
     def weigh(
         self, end_norm: float, drift_norm: float, arrival: Arrival, memory: Memory
@@ -28,7 +38,17 @@ class Penalty(Part):
 class Distance(Penalty):
     """S = 1 + decay · (‖v'_n‖/‖d‖ − 1), bounded (the paper's S with α = decay, after AsyncFedED).
 
-    1 where there is no drift and for the first ``warmup`` updates. A decay of 0 is no penalty.
+    1 where there is no drift and for the first ``warmup`` updates.
+
+    Arguments:
+        decay: the paper's α, between 0 (no penalty) and 1.
+        warmup: updates before the penalty begins.
+        lowest: S is at least this, at most 1.
+        highest: S is at most this, at least 1.
+
+    >>> from asyncmanifold import Distance
+    >>> Distance(1.0).scale(end_norm=1.0, drift_norm=4.0, updates=0)
+    0.25
     """
 
     decay: float = 1.0
@@ -54,6 +74,15 @@ class Staleness(Part):
     """A factor of the step that depends on staleness, constant 1 unless overridden.
 
     Subclasses override ``factor``, or ``weigh`` where they need to know or remember more.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import Method, Staleness
+    >>> @dataclass(frozen=True)
+    ... class Cutoff(Staleness):
+    ...     def factor(self, staleness):
+    ...         return 1.0 if staleness < 10 else 0.1
+    >>> Method(staleness=Cutoff()).staleness.factor(12)
+    0.1
     """
 
     def weigh(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
@@ -67,12 +96,25 @@ class Staleness(Part):
 
 @dataclass(frozen=True)
 class Constant(Staleness):
-    """s(τ) = 1."""
+    """s(τ) = 1.
+
+    >>> from asyncmanifold import Constant
+    >>> Constant().factor(7)
+    1.0
+    """
 
 
 @dataclass(frozen=True)
 class Polynomial(Staleness):
-    """s(τ) = (1 + τ)^(−exponent) (FedAsync, section 5.2); 0.5 is FedBuff's 1/√(1 + τ)."""
+    """s(τ) = (1 + τ)^(−exponent) (FedAsync, section 5.2); 0.5 is FedBuff's 1/√(1 + τ).
+
+    Arguments:
+        exponent: at least 0.
+
+    >>> from asyncmanifold import Polynomial
+    >>> Polynomial(0.5).factor(3)
+    0.5
+    """
 
     exponent: float = 0.5
 
@@ -86,7 +128,16 @@ class Polynomial(Staleness):
 
 @dataclass(frozen=True)
 class Hinge(Staleness):
-    """s(τ) = 1 up to ``delay``, then 1/(slope · (τ − delay) + 1) (FedAsync, section 5.2)."""
+    """s(τ) = 1 up to ``delay``, then 1/(slope · (τ − delay) + 1) (FedAsync, section 5.2).
+
+    Arguments:
+        slope: how fast the factor falls, above 0.
+        delay: the staleness up to which it is 1.
+
+    >>> from asyncmanifold import Hinge
+    >>> Hinge(slope=1.0, delay=4).factor(5)
+    0.5
+    """
 
     slope: float = 10.0
     delay: int = 4
@@ -101,10 +152,19 @@ class Hinge(Staleness):
 
 @dataclass(frozen=True)
 class AdaptiveEpochs:
-    """K ← max(1, K + ⌊(γ̄ − γ) · gain⌋) with γ = ‖d‖/‖v‖ (AsyncFedED; γ̄ = target_ratio, κ = gain).
+    """K ← max(1, K + ⌊(γ̄ − γ) · κ⌋) with γ = ‖d‖/‖v‖ (AsyncFedED).
 
     A client whose base has drifted far in units of its own update gets less to do, a fresh one more.
-    For the first ``adapt_after`` updates γ counts as γ̄; K never exceeds ``max_epochs``.
+
+    Arguments:
+        target_ratio: γ̄.
+        gain: κ.
+        adapt_after: for so many updates γ counts as γ̄.
+        max_epochs: K never exceeds this.
+
+    >>> from asyncmanifold import AdaptiveEpochs
+    >>> AdaptiveEpochs(3.0, adapt_after=0).next(epochs=2, drift_norm=1.0, update_norm=1.0, updates=0)
+    4
     """
 
     target_ratio: float = 1.0

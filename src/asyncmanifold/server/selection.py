@@ -12,7 +12,17 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class Selection(Part):
-    """Chooses among the clients that wait for a job; uniformly unless a subclass overrides ``choose``."""
+    """Chooses among the clients that wait for a job; uniformly unless a subclass overrides ``choose``.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import Method, Selection
+    >>> @dataclass(frozen=True)
+    ... class Lowest(Selection):
+    ...     def choose(self, waiting, random, memory):
+    ...         return waiting.index(min(waiting)), memory
+    >>> Method(selection=Lowest()).selection.choose([7, 3, 5], random=None, memory={})
+    (1, {})
+    """
 
     def choose(
         self, waiting: Sequence[int], random: np.random.Generator, memory: Memory

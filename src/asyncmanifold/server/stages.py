@@ -3,9 +3,9 @@
 gates → correction → penalty and staleness → buffer → server optimizer → averaging
 
 A stage is one frozen dataclass with its settings. What it remembers between updates is a *memory*: a
-dictionary of tensors, numbers, strings and dictionaries of these, which the state carries and every checkpoint
-holds. A part never changes a memory that it is given; it returns a new one. It copies what it keeps of an
-update or of the model, because their vectors are used again.
+dictionary of tensors, numbers, strings and dictionaries of these, which the state carries and every
+checkpoint holds. A part never changes a memory that it is given; it returns a new one. It copies what it
+keeps of an update or of the model, because their vectors are used again.
 """
 
 from __future__ import annotations

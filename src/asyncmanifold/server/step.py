@@ -190,7 +190,7 @@ def _corrected(
 ) -> tuple[Arrival, Tangents, Floats, Floats]:
     """Let an update through the gates and correct it.
 
-    Return it with its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner products.
+    Return it, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner products.
     """
     offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
     arrival = Arrival(

@@ -85,8 +85,8 @@ class RunDirectory:
         made_by = existing.pop(MADE_BY, "0.1.0")  # which did not say so
         if made_by != __version__:
             raise InputError(
-                f"{self.path}: made by asyncmanifold {made_by}, and this is {__version__}: resume it with that "
-                "version, or choose another directory"
+                f"{self.path}: made by asyncmanifold {made_by}, and this is {__version__}: resume it with "
+                "that version, or choose another directory"
             )
         if difference := _first_difference(existing, config):
             raise InputError(f"{self.path}: holds a run with another configuration: {difference}")

@@ -45,7 +45,7 @@ class Journal:
     """The records of one run while it goes on."""
 
     def __init__(self, records: Records, config: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
-        """Open the directory, if there is one; ``config`` and ``labels`` are used where ``records`` has none."""
+        """Open the directory, if any; ``config`` and ``labels`` are used where ``records`` has none."""
         self.labels = dict(records.labels or labels)
         self._observer = records.observer
         self._trace: FileTrace | MemoryTrace = MemoryTrace()

@@ -137,7 +137,8 @@ class Session:
     def accept(self, job: Job, parcel: Parcel, weight: float, **arrival: Any) -> Record:
         """Absorb what a job came to and return its record, of an update or of a rejection.
 
-        ``weight`` is the client's share of all examples; ``arrival`` is what the engine records of it besides, such as ``time`` and ``dispatched``.
+        ``weight`` is the client's share of all examples; ``arrival`` is what else the engine records of it,
+        such as ``time`` and ``dispatched``.
         """
         before = self.state
         try:

@@ -33,12 +33,26 @@ class Latency:
 
 @dataclass(frozen=True)
 class ConstantLatency(Latency):
-    """A job takes its length."""
+    """A job takes its length.
+
+    >>> from asyncmanifold import ConstantLatency
+    >>> ConstantLatency().duration(2.0, client=0, number=0, seed=0)
+    2.0
+    """
 
 
 @dataclass(frozen=True)
 class LogNormalLatency(Latency):
-    """Clients' speeds differ by a log-normal factor of sigma ``spread``, their jobs by ``jitter``."""
+    """Clients' speeds differ by a log-normal factor, and so do the jobs of one client.
+
+    Arguments:
+        spread: the standard deviation of the logarithm of a client's factor.
+        jitter: that of a job's.
+
+    >>> from asyncmanifold import LogNormalLatency
+    >>> LogNormalLatency(spread=0.0, jitter=0.0).duration(2.0, client=0, number=0, seed=0)
+    2.0
+    """
 
     spread: float = 0.5
     jitter: float = 0.1
@@ -58,7 +72,16 @@ class LogNormalLatency(Latency):
 
 @dataclass(frozen=True)
 class ClassesLatency(Latency):
-    """A fraction of the clients is slower by a factor, the others are of normal speed."""
+    """A fraction of the clients is slower by a factor, the others are of normal speed.
+
+    Arguments:
+        slow_fraction: the chance that a client is slow.
+        slow_factor: by how much, at least 1.
+
+    >>> from asyncmanifold import ClassesLatency
+    >>> ClassesLatency(slow_fraction=1.0, slow_factor=5.0).expected(2.0, client=0, seed=0)
+    10.0
+    """
 
     slow_fraction: float = 0.3
     slow_factor: float = 5.0
@@ -78,6 +101,17 @@ class RecordedLatency(Latency):
 
     Each job takes one of the durations recorded for its client, drawn anew; clients beyond the recorded
     ones start over from the first. Durations are taken as they are, whatever the job's length.
+
+    Arguments:
+        path: the file.
+
+    >>> import pathlib, tempfile
+    >>> from asyncmanifold import RecordedLatency
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "durations.csv")
+    ...     _ = path.write_text("client,duration\\n0,3.5\\n")
+    ...     RecordedLatency(str(path)).expected(1.0, client=0, seed=0)
+    3.5
     """
 
     path: str
@@ -134,20 +168,30 @@ class Schedule:
     arriving in the next moment is c · waiting_i / length_i, then, given that somebody arrives, it is
     client i with just that probability; and such a waiting time is Rayleigh distributed, so it can be
     drawn when the job is dispatched: waiting = √(4/π · length_i · mean length · E), E ~ Exp(1).
+
+    Arguments:
+        kind: ``"queue"`` or ``"clock"``.
+        latency: how long clients take.
+        concurrency: jobs in flight at once; every client where it is not given.
+        drop_probability: the chance that a job is lost on its way; its client then starts anew.
+        late_fraction: the share of clients that join late, at a time drawn from [0, ``late_by``].
+        late_by: when the last of them has joined.
+        leave_fraction: the share of clients that leave for good, at a time drawn from [0, ``leave_by``].
+        leave_by: when the last of them has left.
+
+    >>> from asyncmanifold import ClassesLatency, Schedule
+    >>> Schedule("clock", latency=ClassesLatency(0.3, 5.0), concurrency=8).kind
+    'clock'
     """
 
     kind: Literal["queue", "clock"] = "queue"
     _: KW_ONLY
     latency: Latency = field(default_factory=ConstantLatency)
     concurrency: int | None = None
-    """Jobs in flight at once; every client where it is not given."""
     drop_probability: float = 0.0
-    """The chance that a job is lost on its way; its client then starts anew."""
     late_fraction: float = 0.0
-    """The share of clients that join late, at a time drawn from [0, ``late_by``]."""
     late_by: float = 0.0
     leave_fraction: float = 0.0
-    """The share of clients that leave for good, at a time drawn from [0, ``leave_by``]."""
     leave_by: float = 0.0
 
     def __post_init__(self) -> None:

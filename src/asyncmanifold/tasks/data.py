@@ -63,6 +63,17 @@ class Shares(Sequence[TensorData]):
 
     A share is made when it is asked for. So a client costs the indices of its examples and one number more,
     here and in every worker.
+
+    Arguments:
+        inputs: all examples' inputs, a row each.
+        targets: their targets.
+        parts: for each client the numbers of its rows.
+        prepare: turns the stored inputs of a batch into those of the model, as in ``TensorData``.
+
+    >>> import torch
+    >>> from asyncmanifold import Shares
+    >>> Shares(torch.zeros(6, 2), torch.zeros(6), parts=[[0, 1], [2, 3, 4, 5]]).sizes
+    [2, 4]
     """
 
     def __init__(
@@ -72,7 +83,7 @@ class Shares(Sequence[TensorData]):
         parts: Sequence[npt.ArrayLike],
         prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Give each client its part, row numbers of both tensors; ``prepare`` is as in ``TensorData``."""
+        """Give each client its part."""
         arrays = [np.asarray(part, dtype=np.int64) for part in parts]
         indices = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(inputs):

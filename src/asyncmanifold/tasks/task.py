@@ -29,20 +29,29 @@ class TaskSettings(Protocol):
 class Task:
     """A model, a loss, each client's examples, and a test set.
 
-    ``model`` is a module, or a function that makes one and is called under the run's seed. Examples are
-    (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+    Examples are (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+
+    Arguments:
+        model: a module, or a function that makes one and is called under the run's seed.
+        loss: takes outputs and targets, returns a tensor of one number.
+        clients: training examples, client by client; for very many clients, ``Shares`` of the same examples.
+        test: examples that the global model is evaluated on.
+        validation: held-out examples, client by client, for fairness and tuning.
+        metrics: how outputs are judged, higher is better. The first is the one that is reported.
+
+    >>> import torch
+    >>> from asyncmanifold import Task
+    >>> clients = [(torch.randn(size, 4), torch.randint(3, (size,))) for size in (10, 40, 90)]
+    >>> Task(torch.nn.Linear(4, 3), torch.nn.functional.cross_entropy, clients, test=clients[0]).metric
+    'accuracy'
     """
 
     model: nn.Module | Callable[[], nn.Module]
     loss: Callable[[Any, Any], Tensor]
     clients: Sequence[Any]
-    """Training examples, client by client; for very many clients, ``Shares`` of the same examples."""
     test: Any
-    """Examples that the global model is evaluated on."""
     validation: Sequence[Any] | None = None
-    """Held-out examples, client by client, for fairness and tuning."""
     metrics: Mapping[str, Callable[[], Metric]] = field(default_factory=lambda: {"accuracy": Accuracy})
-    """How outputs are judged, higher is better. The first is the one that is reported."""
 
     def __post_init__(self) -> None:
         if not self.clients:
