@@ -4,11 +4,12 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from asyncmanifold import OrthoDC, progress
+from asyncmanifold import OrthoDC, __version__, progress
 from asyncmanifold.commands import many_runs
 from asyncmanifold.commands.cli import main
 from asyncmanifold.commands.printing import print_curves
@@ -200,6 +201,11 @@ BAD_CALLS = {
     "compare digits --methods fedasync,fedmagic": "unknown method 'fedmagic'",
     "compare digits --methods fedasync --set threshold=1": "--set threshold: unknown key",
     "compare digits --seeds 0,x": "'x' must be a whole number",
+    "compare digits --methods fedasync,,asyncsgd": "'fedasync,,asyncsgd' has an empty name",
+    "compare digits --methods ,": "',' has an empty name",
+    "tune digits --key a --key b": "argument --key: given twice",
+    "run digits --method fedasync --method fedbuff": "argument --method: given twice",
+    "compare digits --methods fedasync,fedbuff --set gates.norm_bound=1": "unknown key",
     "report nowhere": "nowhere: no such directory",
     "report .": ".: holds no run",
     "tune digits --key nothing": "--set nothing: unknown key",
@@ -315,3 +321,72 @@ def test_the_live_bar_shows_the_same(capsys):
     assert "2/3" in shown
     assert "staleness 4.0" in shown
     assert "warning: checkpoint not written" in shown
+
+
+def test_a_setting_reaches_every_method(tmp_path, capsys):
+    """``target`` was a key of AsyncFedED's epochs too, and the method was silently left out."""
+    methods = "fedasync,asyncfeded,dcasgd"
+    command = ["compare", "digits", "--methods", methods, "--seeds", "0", "--out", str(tmp_path), "--quiet"]
+    assert main([*command, *QUICK, "--set", "target=0.9", "--set", "momentum=0.5", "--set", "warmup=3"]) == 0
+    for method in methods.split(","):
+        config = tomllib.loads((tmp_path / method / "seed-0" / "config.toml").read_text())
+        assert config["run"]["target"] == 0.9
+        assert config["training"]["momentum"] == 0.5
+        assert config["method"]["penalty"]["warmup"] == 3
+    assert json.loads((tmp_path / "asyncfeded" / "seed-0" / "summary.json").read_text())["target"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"client": 99}, "client 99 has partition 99, must be one of the task's 15 clients"),
+        ({"client": "x"}, "update 1 has client = 'x', must be a number, at least 0"),
+        ({"client": -1}, "update 1 has client = -1, must be a number, at least 0"),
+        ({"epochs": 1}, "update 1 has 1 epochs, must have more than the 2 along the curve"),
+        ({"epochs": None}, "update 1 has epochs = None, must be a number, at least 0"),
+        ({"weight": "much"}, "update 1 has weight = 'much', must be a number, at least 0"),
+        ({"base_version": 7}, "update 1 of the trace cannot be made again: its base model never was"),
+    ],
+)
+def test_a_trace_that_does_not_fit_is_one_line(change, problem, tmp_path, capsys):
+    numbers = {"job": 0, "client": 0, "base_version": 0, "version": 1, "epochs": 4}
+    update = {"kind": "update", **numbers, "weight": 0.1, "time": 1.0, "dispatched": 0.0}
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps(update | change) + "\n")
+    code = main(["run", "digits", "--replay", str(trace), "--quiet", "--out", str(tmp_path / "run")])
+    said = capsys.readouterr().err
+    assert code == (1 if "base_version" in change else 2)
+    assert problem in said
+    assert said.count("\n") == 1
+
+
+def test_a_curved_scenario_without_its_extra_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "geoopt", None)
+    assert main(["run", "sphere", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "a curved space needs the extra 'curved': pip install 'asyncmanifold[curved]'" in said
+
+
+def test_a_run_of_an_earlier_version_is_refused_by_name(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["run", "digits", *QUICK, "--quiet", "--out", str(out)]) == 0
+    config = out / "config.toml"
+    earlier = config.read_text().replace(f'asyncmanifold = "{__version__}"\n', "")  # 0.1.0 did not say so
+    config.write_text(earlier)
+    assert main(["run", "digits", *QUICK, "--out", str(out), "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        f"{out}: made by asyncmanifold 0.1.0, and this is {__version__}: resume it with that version" in said
+    )
+    assert said.count("\n") == 1
+    assert config.read_text() == earlier
+
+
+def test_a_bug_is_a_traceback(monkeypatch):
+    def broken(options):
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr("asyncmanifold.commands.actions.list_command", broken)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        main(["list"])

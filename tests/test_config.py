@@ -1,22 +1,35 @@
 """Configurations: composed from parts, overridden by key, written out and read back the same."""
 
 import tomllib
+from dataclasses import fields
 
 import pytest
 import tomli_w
 
 from asyncmanifold import (
     METHODS,
+    PARTS,
+    AdaptiveEpochs,
     Bezier,
     Buffer,
     DelayCompensation,
     Distance,
     Hinge,
+    LocalTraining,
     Method,
     NormBound,
     OrthoDC,
+    Run,
+    Schedule,
 )
-from asyncmanifold.configuration.config import config_tree, load_config, method_names, scenario_names
+from asyncmanifold.configuration.config import (
+    config_tree,
+    load_config,
+    method_names,
+    scenario_names,
+    with_setting,
+)
+from asyncmanifold.configuration.parts import part_class
 from asyncmanifold.errors import InputError
 
 
@@ -185,3 +198,68 @@ def test_every_preset_loads_with_every_method():
 
 def test_a_choice_called_none_is_a_choice():
     assert load_config("digits", "fedbuff", settings={"weighting": "none"}).method.weighting == "none"
+
+
+RATED = (
+    *("fedasync", "asyncsgd", "fedortho", "fedgs", "dcasgd", "fedbuff"),
+    *("asyncfeded", "asyncbezier", "asyncbezier-ed"),
+)
+PAPER_RATES = {
+    # The paper's table of global learning rates; it has none for asyncsgd, which takes FedGS's.
+    "femnist": (3.0, 1.0, 3.0, 1.0, 1.0, 1.0, 0.25, 0.5, 0.25),
+    "shakespeare": (5.0, 2.5, 5.0, 2.5, 2.5, 2.0, 1.5, 1.5, 1.0),
+    "cxr8": (2.0, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25),
+}
+PAPER_THRESHOLDS = {"femnist": 1.0, "shakespeare": 0.0, "cxr8": 0.0}
+PAPER_TARGETS = {"femnist": 0.8, "shakespeare": 0.5, "cxr8": 0.75}
+
+
+@pytest.mark.parametrize("scenario", PAPER_RATES)
+def test_paper_size_scenarios_have_the_papers_numbers(scenario):
+    for method, rate in zip(RATED, PAPER_RATES[scenario], strict=True):
+        config = load_config(scenario, method)
+        assert config.method.global_lr == rate, method
+        assert (config.training.point_epochs, config.training.curve_epochs) == (2, 2)
+        assert (config.training.local_lr, config.training.proximal) == (1e-3, 1e-3)
+        assert config.training.optimizer == "adam"
+        assert (config.run.updates, config.run.target) == (360, PAPER_TARGETS[scenario])
+        assert (config.schedule.kind, config.task.clients) == ("queue", 30)
+    assert load_config(scenario, "fedgs").method.correction == OrthoDC(0.0)
+    assert load_config(scenario, "fedortho").method.correction == OrthoDC(1.0)
+    for method, decay in (("asyncbezier", 0.0), ("asyncbezier-ed", 1.0)):
+        config = load_config(scenario, method)
+        assert config.method.correction == OrthoDC(PAPER_THRESHOLDS[scenario])
+        assert config.method.penalty == Distance(decay)
+        assert config.method.embedding == Bezier(2)
+    asyncfeded = load_config(scenario, "asyncfeded").method
+    assert asyncfeded.adaptive_epochs == AdaptiveEpochs(1.0, gain=1.0)
+    assert asyncfeded.penalty == Distance(1.0, warmup=10)
+
+
+def test_no_key_of_a_configuration_exists_twice():
+    """Whatever parts a method has, the last name of a key says which one is meant."""
+    slots = {
+        slot: [part_class(slot, name) for name in names] for slot, names in PARTS.items() if slot != "task"
+    }
+    sections = [Method, LocalTraining, Run, Schedule]
+    for task in PARTS["task"]:
+        homes: dict[str, set[str]] = {}
+        for section in sections:
+            for field in fields(section):
+                homes.setdefault(field.name, set()).add(section.__name__)
+        for slot, parts in {**slots, "task": [part_class("task", task)]}.items():
+            for part in parts:
+                for field in fields(part):
+                    homes.setdefault(field.name, set()).add(slot)
+        shared = {name: where for name, where in homes.items() if len(where) > 1}
+        # Two limits of a method are short for gates of the same name.
+        assert shared == {"max_staleness": {"Method", "gates"}, "norm_bound": {"Method", "gates"}}, task
+
+
+def test_a_short_form_and_its_gate_are_told_apart_by_path():
+    config = load_config(
+        "digits", "fedasync", settings={"gates": "[{name = 'norm-bound', norm_bound = 4.0}]"}
+    )
+    with pytest.raises(InputError, match=r"method.gates.0.norm_bound, method.norm_bound"):
+        with_setting(config, "norm_bound", "2")
+    assert with_setting(config, "gates.0.norm_bound", "2").method.gates == (NormBound(2.0),)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncmanifold import METHODS, Averaging, Schedule, Task, absorb, simulate
+from asyncmanifold import METHODS, AdaptiveEpochs, Averaging, Schedule, Task, absorb, simulate
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.errors import RunError
 from asyncmanifold.server.protocol import Job, ServerState
@@ -221,3 +221,74 @@ def test_a_score_that_is_not_a_number_is_recorded_as_nothing():
     assert of_kind(result.trace, "evaluation")[-1]["broken"] is None
     assert result.summary["final"] is None
     assert result.summary["best"] is None
+
+
+class Scripted:
+    """A metric whose scores were decided beforehand: the first evaluation is the best."""
+
+    scores: list[float]
+
+    def update(self, outputs, targets): ...
+
+    def compute(self):
+        return type(self).scores.pop(0)
+
+
+def test_fairness_is_that_of_the_best_model_and_validation_that_of_the_final_one():
+    """Scores are asked for in this order: each evaluation, the best model's clients, the final model's."""
+    plain = make_task()
+    validation = [(plain.test.batch(torch.arange(n))) for n in (1, 2, 3, 4, 10)]
+    task = Task(plain.model, plain.loss, plain.clients, plain.test, validation, metrics={"score": Scripted})
+    best, final = [0.5, 0.5, 0.5, 0.5, 1.0], [0.1, 0.2, 0.3, 0.4, 0.9]
+    Scripted.scores = [0.2, 0.9, 0.3, *best, *final]
+    summary = run(task=task, updates=20).summary
+    assert Scripted.scores == []
+    assert (summary["best"], summary["final"]) == (0.9, 0.3)
+    assert summary["per_client"] == best
+    assert summary["gini"] == pytest.approx(0.13333333)  # 4 · 2 · 0.5 / (2 · 25 · 0.6)
+    assert summary["validation"] == pytest.approx((0.1 + 0.4 + 0.9 + 1.6 + 9.0) / 20)  # by examples
+
+
+def test_the_best_model_is_what_the_clients_are_asked_about(monkeypatch):
+    """The weights themselves: those of the evaluation with the highest score, and then the final ones."""
+    seen = []
+
+    class Watched:
+        def update(self, outputs, targets):
+            seen.append(outputs.sum().item())
+
+        def compute(self):
+            return 1.0 if len(seen) == 2 else 0.5  # the second evaluation is the best
+
+    plain = make_task()
+    task = Task(
+        plain.model, plain.loss, plain.clients, plain.test, [plain.test] * 5, metrics={"score": Watched}
+    )
+    run(task=task, updates=30)
+    evaluations, best, final = seen[:4], seen[4:9], seen[9:]
+    assert best == [evaluations[1]] * 5
+    assert final == [evaluations[3]] * 5
+    assert evaluations[1] != evaluations[3]
+
+
+def test_a_job_takes_as_long_as_its_adapted_epochs():
+    """On a clock of constant latency: epochs times the client's examples over the mean, 28."""
+    method = replace(METHODS["asyncfeded"], adaptive_epochs=AdaptiveEpochs(3.0, adapt_after=0, max_epochs=6))
+    records = of_kind(run(method, Schedule("clock"), updates=60).trace, "update")
+    assert len({record["epochs"] for record in records}) > 3
+    for record in records:
+        expected = record["epochs"] * (12, 20, 28, 36, 44)[record["client"]] / 28
+        assert record["time"] - record["dispatched"] == pytest.approx(expected)
+
+
+def test_a_synchronous_round_ends_although_its_last_job_is_lost():
+    """And nothing of it is left for the next round: a replay of the updates alone gives the same model."""
+    schedule = replace(CLOCK, drop_probability=0.4)
+    result = run("fedavg", schedule, updates=30, seed=2)
+    arrivals = [record for record in result.trace if record["kind"] in ("update", "dropped")]
+    last = {record["base_version"]: record["kind"] for record in arrivals}
+    assert list(last.values()).count("dropped") > 1
+    again = simulate(
+        make_task(), "fedavg", training=TRAINING, schedule=CLOCK, run=make_run(seed=2), replay=result.trace
+    )
+    assert torch.equal(FlatModel(again.model).vector, FlatModel(result.model).vector)

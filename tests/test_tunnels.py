@@ -6,7 +6,7 @@ import geoopt
 import pytest
 import torch
 
-from asyncmanifold import Bezier, LocalTraining, Method, Run, Tunnel, simulate
+from asyncmanifold import Bezier, Job, LocalTraining, Method, Run, Tunnel, simulate
 from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.client.curved import CurvedControls
 from asyncmanifold.vectors import FlatModel
@@ -116,3 +116,27 @@ def test_the_sharpness_aware_direction_is_the_gradients():
 def test_wrong_radii_are_refused():
     with pytest.raises(ValueError, match=r"Tunnel\(radius=-1.0\) must be at least 0 and finite"):
         Tunnel(2, radius=-1.0)
+
+
+def test_the_sharpness_aware_step_goes_where_the_loss_rises(monkeypatch):
+    """In training itself: the loss beside the curve, which is learned from, is above that on the curve."""
+    from asyncmanifold.client import Trainer
+
+    losses, task = [], make_task()
+    trainer = Trainer(make_model(), task.loss, Tunnel(2, radius=0.05, sharpness_aware=True), TRAINING, seed=0)
+    passed = trainer._pass
+
+    def watched():
+        losses.append(passed())
+        return losses[-1]
+
+    monkeypatch.setattr(trainer, "_pass", watched)
+    flat = FlatModel(make_model())
+    flat.module[3].p = 0.0
+    trainer._model.module[3].p = 0.0  # dropout would draw anew for the second pass
+    job = Job(0, 0, 0, flat.vector.clone(), flat.read_statistics(), point_epochs=1, curve_epochs=2)
+    trainer.train(job, task.clients[4])
+    first = 6  # batches of 44 examples, at the end point
+    pairs = list(zip(losses[first::2], losses[first + 1 :: 2], strict=True))
+    assert len(pairs) == 12
+    assert all(beside > on_curve for on_curve, beside in pairs)
