@@ -23,8 +23,6 @@ from asyncmanifold.execution.training_worker import (
     Array,
     Outcome,
     Recipe,
-    job_from,
-    numbers_of,
     reply_of,
     settle_process,
     statistics_arrays,
@@ -85,7 +83,7 @@ class ProcessWorkers(Workers):
         connection = min(self._load, key=self._load.__getitem__)
         self._load[connection] += 1
         try:
-            connection.send((slot, numbers_of(job), statistics_arrays(job.statistics)))
+            connection.send((slot, job.numbers(), statistics_arrays(job.statistics)))
         except OSError as error:
             raise RunError(_DIED) from error
 
@@ -169,10 +167,11 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
         while True:
             slot, numbers, statistics = connection.recv()
             theta, offsets = slots[slot]
-            reply = reply_of(worker.train(job_from(numbers, theta, statistics_from(statistics)), offsets))
+            job = Job(theta=theta, statistics=statistics_from(statistics), **numbers)
+            reply = reply_of(worker.train(job, offsets))
             if not isinstance(reply, Failure):
                 _leave_in_slot(reply[0], offsets)
-            connection.send((numbers[0], reply))
+            connection.send((job.number, reply))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception:

@@ -24,12 +24,9 @@ from asyncmanifold.execution.ahead import Workers
 from asyncmanifold.execution.process_workers import sheltered_from_interrupts
 from asyncmanifold.execution.training_worker import (
     Array,
-    JobNumbers,
     Outcome,
     Recipe,
     Reply,
-    job_from,
-    numbers_of,
     reply_of,
     settle_process,
     statistics_arrays,
@@ -174,7 +171,7 @@ class RayWorkers(Workers):
             return
         actor = min(self._load, key=self._load.__getitem__)
         self._load[actor] += 1
-        reference = actor.train.remote(numbers_of(job), self._models[job.version])
+        reference = actor.train.remote(job.numbers(), self._models[job.version])
         self._running[reference] = (job, actor)
 
     def _finish(self, reference: Any) -> int | None:
@@ -226,10 +223,10 @@ class TrainingActor:
         """Return what the worker runs: other versions may give other bits."""
         return own_versions()
 
-    def train(self, numbers: JobNumbers, model: tuple[Array, ...]) -> Reply:
+    def train(self, numbers: dict[str, int], model: tuple[Array, ...]) -> Reply:
         """Return what a job came to."""
         theta, *statistics = map(tensor_of, model)
-        return reply_of(self._worker.train(job_from(numbers, theta, Statistics(*statistics))))
+        return reply_of(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
 
 
 def own_versions() -> dict[str, str]:

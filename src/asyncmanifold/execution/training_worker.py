@@ -22,7 +22,6 @@ from asyncmanifold.vectors import Statistics
 Outcome = Parcel | Failure
 """What a job came to."""
 Array = npt.NDArray[np.generic]
-JobNumbers = tuple[int, int, int, int, int]
 Reply = Failure | tuple[dict[str, Array], float, float]
 """An outcome as it goes to another process: a parcel's arrays, loss and seconds."""
 
@@ -64,17 +63,6 @@ def settle_process() -> None:
     """Prepare a process that does nothing but train."""
     torch.set_num_threads(1)
     keep_freed_memory()
-
-
-def numbers_of(job: Job) -> JobNumbers:
-    """Return the numbers of a job: all but its model."""
-    return job.number, job.client, job.version, job.point_epochs, job.curve_epochs
-
-
-def job_from(numbers: JobNumbers, theta: Tensor, statistics: Statistics) -> Job:
-    """Return the job with these numbers and this model."""
-    number, client, version, point_epochs, curve_epochs = numbers
-    return Job(number, client, version, theta, statistics, point_epochs, curve_epochs)
 
 
 def statistics_arrays(statistics: Statistics) -> tuple[Array, ...]:

@@ -60,13 +60,8 @@ def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
 
 def job_content(order: Order, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
     """Return the content of a message that asks for a job."""
-    job = order.job
     what = {
-        "number": job.number,
-        "client": job.client,
-        "version": job.version,
-        "point_epochs": job.point_epochs,
-        "curve_epochs": job.curve_epochs,
+        "job": order.job.numbers(),
         "seed": order.seed,
         "embedding": to_tree(order.embedding),
         "outgoing": to_tree(order.outgoing),
@@ -82,17 +77,8 @@ def read_job(message: Message) -> Order:
         raise InputError("this message was not sent by an asyncmanifold server: it has no job")
     what: dict[str, Any] = json.loads(str(content.config_records[ORDER]["json"]))
     theta, statistics = read_model(content)
-    job = Job(
-        number=what["number"],
-        client=what["client"],
-        version=what["version"],
-        theta=theta,
-        statistics=statistics,
-        point_epochs=what["point_epochs"],
-        curve_epochs=what["curve_epochs"],
-    )
     return Order(
-        job=job,
+        job=Job(theta=theta, statistics=statistics, **what["job"]),
         embedding=build_part("embedding", what["embedding"], "job: embedding"),
         outgoing=tuple(build_part("outgoing", part, "job: outgoing") for part in what["outgoing"]),
         training=build(LocalTraining, what["training"], "job: training"),

@@ -48,6 +48,10 @@ class Job:
         """All epochs."""
         return self.point_epochs + self.curve_epochs
 
+    def numbers(self) -> dict[str, int]:
+        """Return everything but the model, to send the job elsewhere."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
+
 
 @dataclass(frozen=True)
 class Update:
