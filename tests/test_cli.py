@@ -205,6 +205,7 @@ BAD_CALLS = {
     "compare digits --methods ,": "',' has an empty name",
     "tune digits --key a --key b": "argument --key: given twice",
     "run digits --method fedasync --method fedbuff": "argument --method: given twice",
+    "run digits --set seed=1 --set seed=2": "--set seed: given twice",
     "compare digits --methods fedasync,fedbuff --set gates.norm_bound=1": "unknown key",
     "report nowhere": "nowhere: no such directory",
     "report .": ".: holds no run",

@@ -14,10 +14,16 @@ import pytest
 import torch
 from processes import descendants, is_alive, trainers
 
+from asyncmanifold import METHODS
 from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.simulation import ray_workers
+from asyncmanifold.execution import ray_workers
 from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from own_cache import CachedMean
+from own_clip import Clip
+from own_momentum import Momentum
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -45,7 +51,7 @@ def assert_same(one: Path, other: Path) -> None:
     assert trace_of(one) == trace_of(other)
 
 
-@pytest.mark.parametrize("method", ["fedasync", "fedbuff", "asyncbezier"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_run_on_a_cluster_gives_the_same_bits(tmp_path, cluster, method):
     """Client 3's losses are no numbers: such jobs fail there as they do here."""
     run(tmp_path / "here", method, broken=(3,))
@@ -53,6 +59,16 @@ def test_a_run_on_a_cluster_gives_the_same_bits(tmp_path, cluster, method):
     assert_same(tmp_path / "here", tmp_path / "there")
     assert "failed" in {record["kind"] for record in trace_of(tmp_path / "here")}
     assert trainers() == []
+
+
+def test_own_parts_give_the_same_bits_on_a_cluster(tmp_path, cluster):
+    """A server optimiser, a cache per client and an outgoing part, all from outside the package."""
+    method = replace(METHODS["asyncbezier"], server_optimizer=Momentum(), outgoing=(Clip(0.5),))
+    cached = replace(METHODS["asyncsgd"], buffer=CachedMean(7), weighting="none", global_lr=0.3)
+    for name, own in (("optimised", method), ("cached", cached)):
+        run(tmp_path / name / "here", own)
+        run(tmp_path / name / "there", own, **on(cluster))
+        assert_same(tmp_path / name / "here", tmp_path / name / "there")
 
 
 def test_killed_workers_cost_only_their_jobs(tmp_path, cluster):

@@ -1,6 +1,7 @@
 """Real Flower processes on loopback; whatever a test starts is gone when its module ends."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -31,7 +32,8 @@ def federation(tmp_path_factory, request):
     """A SuperLink; ``SUPERLINK`` of the test module holds its further options."""
     options = getattr(request.module, "SUPERLINK", ())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(APP))  # for apps that wrap the example's
+        # For apps that wrap the example's, and for parts from outside the package.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(APP), str(ROOT / "examples")]))
         started = Federation(tmp_path_factory.mktemp("flower") / "federation", *options)
     with started:
         yield started

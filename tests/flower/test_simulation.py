@@ -1,11 +1,35 @@
 """The example's app on Flower's simulation engine."""
 
+from importlib import import_module
+
 import pytest
 
-from conftest import METHODS, QUICK, assert_replayed, finish
+from asyncmanifold.files import load_tree
+from conftest import METHODS, QUICK, ROOT, assert_replayed, finish
 
 SUPERLINK = ("--simulation",)
+OWN_APP = ROOT / "tests" / "flower" / "app"
 ENGINE = "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=3"
+
+
+OWN = {
+    "optimised": 'server_optimizer=momentum outgoing={name="clip",clip_norm=2.0} global_lr=0.5',
+    "cached": 'buffer={name="cached-mean",cached_clients=3} correction=tangent embedding=point global_lr=0.5',
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_parts_from_outside_the_package(federation, name, tmp_path, monkeypatch):
+    """A server optimiser, a cache per client and an outgoing part: named in the settings of a run."""
+    monkeypatch.syspath_prepend(str(OWN_APP))
+    import_module("troubled.own_parts")  # the replay needs them too
+    out = tmp_path / "run"
+    config = QUICK | {"out": str(out), "method": "asyncbezier", "settings": OWN[name], "clients": 3}
+    summary = finish(federation, federation.run("--federation-config", ENGINE, app=OWN_APP, **config), out)
+    assert (summary["updates"], summary["failed"], summary["rejected"]) == (8, 0, 0)
+    memory = load_tree(out / "checkpoint.safetensors")["state"]["memory"]
+    assert set(memory) == {"optimised": {"server_optimizer"}, "cached": {"buffer"}}[name]
+    assert_replayed(out)
 
 
 @pytest.mark.parametrize("method", METHODS)

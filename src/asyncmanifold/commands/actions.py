@@ -32,11 +32,13 @@ from asyncmanifold.simulation.replay import recorded_updates
 
 def run_command(options: argparse.Namespace) -> int:
     """Run one method on a scenario."""
-
-    settings = dict(options.settings)
     placement = Placement(workers=options.workers, executor=options.executor, ray_address=options.ray_address)
     config = load_config(
-        options.scenario, options.method, seed=options.seed, data=options.data, settings=settings
+        options.scenario,
+        options.method,
+        seed=options.seed,
+        data=options.data,
+        settings=_given_settings(options),
     )
     replay = None if options.replay is None else _read_replay(options.replay)
     if replay is not None:
@@ -60,7 +62,6 @@ def run_command(options: argparse.Namespace) -> int:
 
 def _read_replay(path: Path) -> list[dict[str, Any]]:
     """Return the accepted updates of a trace."""
-
     try:
         return recorded_updates(read_trace(path))
     except OSError as error:
@@ -71,7 +72,6 @@ def _read_replay(path: Path) -> list[dict[str, Any]]:
 
 def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds side by side and print the table."""
-
     methods = options.methods or method_names(options.scenario)
     configs: dict[tuple[str, ...], Any] = {}
     for method, settings in _fitting_settings(options, methods).items():
@@ -94,7 +94,6 @@ def compare_command(options: argparse.Namespace) -> int:
 
 def tune_command(options: argparse.Namespace) -> int:
     """Search for each method's best value of a key on the clients' validation data."""
-
     methods = options.method or method_names(options.scenario)
     configs: dict[tuple[str, ...], Any] = {}
     for method, settings in _fitting_settings(options, methods).items():
@@ -118,7 +117,6 @@ def tune_command(options: argparse.Namespace) -> int:
 
 def report_command(options: argparse.Namespace) -> int:
     """Write the page, tables and figures about finished runs."""
-
     from asyncmanifold.report import write_report
 
     page = write_report(options.directory, options.out)
@@ -128,7 +126,6 @@ def report_command(options: argparse.Namespace) -> int:
 
 def landscape_command(options: argparse.Namespace) -> int:
     """Repeat a run up to one update and write the page about the loss around it."""
-
     from asyncmanifold.landscape.draw import draw_landscape
 
     page = draw_landscape(
@@ -148,7 +145,6 @@ def landscape_command(options: argparse.Namespace) -> int:
 
 def theory_command(options: argparse.Namespace) -> int:
     """Measure gradient norms in runs of growing length and set them against the theorem's bound."""
-
     from asyncmanifold.theory.findings_table import print_findings
     from asyncmanifold.theory.study import study_convergence
 
@@ -163,7 +159,6 @@ def theory_command(options: argparse.Namespace) -> int:
 
 def prepare_command(options: argparse.Namespace) -> int:
     """Write a scenario's data file from a public form of the data."""
-
     from asyncmanifold.sources import prepare
 
     with display(options.dataset, None, quiet=options.quiet, unit="read") as shown:
@@ -175,7 +170,6 @@ def prepare_command(options: argparse.Namespace) -> int:
 
 def list_command(options: argparse.Namespace) -> int:
     """Show scenarios, methods and their parts."""
-
     if options.json:
         print(json.dumps(catalogue(), indent=2))
     else:
@@ -187,7 +181,6 @@ def _run_many(
     configs: dict[tuple[str, ...], Any], out: Path, options: argparse.Namespace, score: str = "final"
 ) -> tuple[dict[tuple[str, ...], dict[str, Any]], int]:
     """Run configurations side by side; return the summaries and the exit code."""
-
     if not options.resume and (taken := [key for key in configs if run_directory(out, key).exists()]):
         held = ", ".join(taken[0])
         raise InputError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
@@ -211,12 +204,19 @@ def _resumable(out: Path) -> Iterator[None]:
         raise
 
 
+def _given_settings(options: argparse.Namespace) -> dict[str, str]:
+    """Return what --set gives, each key once."""
+    keys = [key for key, _ in options.settings]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise InputError(f"--set {twice[0]}: given twice")
+    return dict(options.settings)
+
+
 def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each method: those whose key it has. Each must go to one method at least."""
-
     plain = {method: load_config(options.scenario, method) for method in methods}
     fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
-    for key, value in options.settings:
+    for key, value in _given_settings(options).items():
         problem: UnknownKeyError | None = None
         for method, config in plain.items():
             try:

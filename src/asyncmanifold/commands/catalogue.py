@@ -38,6 +38,8 @@ def print_catalogue() -> None:
     for key, choices in PARTS.items():
         for place, name in enumerate(choices):
             table.add_row("" if place else key, name, _listed(_parameters(part_class(key, name))))
+        if not choices:
+            table.add_row(key, "–", "none but your own, see examples/own_*.py")
         table.add_section()
     console.print(table)
 
@@ -49,7 +51,12 @@ def _parameters(part: type[Any]) -> dict[str, Any]:
 def _composition(tree: dict[str, Any]) -> str:
     parts = []
     for value in tree.values():
-        if isinstance(value, dict) and value != {"name": "constant"} and value.get("decay") != 0.0:
+        is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform")
+        if is_part and value.get("decay") != 0.0:
+            isinstance(value, dict)
+            and value["name"] not in ("constant", "uniform")
+            and value.get("decay") != 0.0
+        ):
             arguments = {k: v for k, v in value.items() if k != "name"}
             parts.append(value["name"] + (f"({_listed(arguments)})" if arguments else ""))
     return " × ".join(parts)

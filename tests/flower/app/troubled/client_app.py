@@ -5,6 +5,9 @@ from flwr.app import Array, Context, Message
 from flwr.clientapp import ClientApp
 
 from asyncmanifold.flower.codec import ARRAYS
+from troubled import own_parts
+
+__all__ = ["app", "own_parts"]
 
 app = ClientApp()
 SPOILT = {

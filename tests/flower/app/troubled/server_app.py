@@ -2,4 +2,6 @@
 
 from asyncmanifold_app.server_app import app
 
-__all__ = ["app"]
+from troubled import own_parts
+
+__all__ = ["app", "own_parts"]
