@@ -53,10 +53,6 @@ def _composition(tree: dict[str, Any]) -> str:
     for value in tree.values():
         is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform")
         if is_part and value.get("decay") != 0.0:
-            isinstance(value, dict)
-            and value["name"] not in ("constant", "uniform")
-            and value.get("decay") != 0.0
-        ):
             arguments = {k: v for k, v in value.items() if k != "name"}
             parts.append(value["name"] + (f"({_listed(arguments)})" if arguments else ""))
     return " × ".join(parts)
