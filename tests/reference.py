@@ -262,3 +262,14 @@ def named_slices(module: nn.Module, vector: Tensor) -> dict[str, Tensor]:
         named[name] = vector[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
     return named
+
+
+def elevate(offsets: np.ndarray) -> np.ndarray:
+    """Return the n + 1 offsets of degree n + 1 that trace the same curve as the n given ones.
+
+    q_k = k/(n + 1) v_(k−1) + (1 − k/(n + 1)) v_k, with v_0 = 0
+    """
+    degree = len(offsets)
+    padded = np.concatenate([np.zeros_like(offsets[:1]), offsets, np.zeros_like(offsets[:1])])
+    share = np.arange(1, degree + 2, dtype=np.float64)[:, None] / (degree + 1)
+    return share * padded[:-1] + (1.0 - share) * padded[1:]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncmanifold.geometry import EMBEDDINGS, Bezier, Embedding, Point
-from asyncmanifold.geometry.bezier import bernstein, chord_parameter, elevate, power_basis, squared_chord
-from reference import chord_lengths, curve_point, first_crossing
+from asyncmanifold.geometry.bezier import bernstein, chord_parameter, power_basis, squared_chord
+from reference import chord_lengths, curve_point, elevate, first_crossing
 
 degrees = st.integers(1, 5)
 places = st.floats(0.0, 1.0)

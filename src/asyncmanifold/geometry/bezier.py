@@ -1,4 +1,4 @@
-"""Bézier curves: the basis, degree elevation, and the step that matches a chord.
+"""Bézier curves: the basis, and the step that matches a chord.
 
 A curve of degree n has control points p_0 … p_n. Everywhere in this package p_0 is the model that the
 curve starts from and stays fixed, so a curve is given by n *offsets* v_k = p_k − p_0, k = 1 … n.
@@ -42,18 +42,6 @@ def de_casteljau(
     while len(points) > 1:
         points = [geodesic(a, b, t) for a, b in pairwise(points)]
     return points[0]
-
-
-def elevate(offsets: Floats) -> Floats:
-    """Return the n + 1 offsets of degree n + 1 that trace the same curve as the n given ones.
-
-    q_k = k/(n + 1) v_(k−1) + (1 − k/(n + 1)) v_k, with v_0 = 0
-    """
-    degree = len(offsets)
-    padded = np.concatenate([np.zeros_like(offsets[:1]), offsets, np.zeros_like(offsets[:1])])
-    share = np.arange(1, degree + 2, dtype=np.float64)[:, None] / (degree + 1)
-    elevated: Floats = share * padded[:-1] + (1.0 - share) * padded[1:]
-    return elevated
 
 
 @lru_cache
