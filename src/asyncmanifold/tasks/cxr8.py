@@ -15,17 +15,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
-from asyncmanifold.tasks.shufflenet import CHANNELS, ShuffleNet
+from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
 
 STORED_SIZE = 128
-IMAGE_SIZES = (16, 32, 64, 128)
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 """Of ImageNet's colours, as published weights expect them."""
@@ -52,19 +52,9 @@ class Cxr8:
     validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("clients", "conditions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be at least 1")
-        if self.image_size not in IMAGE_SIZES:
-            allowed = ", ".join(str(size) for size in IMAGE_SIZES)
-            raise InputError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
-        if self.width not in CHANNELS:
-            raise InputError(f"Cxr8(width={self.width!r}) must be one of {', '.join(CHANNELS)}")
-        if self.max_examples is not None and self.max_examples < 1:
-            raise InputError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, **dict.fromkeys(("clients", "conditions", "max_examples"), "at least 1"))
+        check(self, image_size="one of 16, 32, 64, 128", width="'x0.5', 'x1.0' or 'x1.5'")
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
@@ -28,15 +29,8 @@ class Digits:
     validation_fraction: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise InputError(f"Digits(clients={self.clients}) must be at least 1")
-        if not 0.0 < self.concentration < float("inf"):
-            raise InputError(f"Digits(concentration={self.concentration}) must be above 0 and finite")
-        if self.min_examples < 2:
-            raise InputError(f"Digits(min_examples={self.min_examples}) must be at least 2")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Digits({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, clients="at least 1", concentration="above 0 and finite", min_examples="at least 2")
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         available = int(1797 * (1.0 - self.test_fraction))
         if self.clients * self.min_examples > available // 2:
             raise InputError(

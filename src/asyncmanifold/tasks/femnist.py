@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
@@ -49,24 +50,12 @@ class Femnist:
     """The width of its first dense layer."""
 
     def __post_init__(self) -> None:
-        for name in ("clients", "channels", "hidden"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"Femnist({name}={value}) must be at least 1")
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise InputError(f"Femnist(kernel={self.kernel}) must be odd and at least 1")
-        if self.partition not in ("dirichlet", "writer"):
-            raise InputError(f"Femnist(partition={self.partition!r}) must be 'dirichlet' or 'writer'")
-        if not 0.0 < self.concentration < float("inf"):
-            raise InputError(f"Femnist(concentration={self.concentration}) must be above 0 and finite")
-        if self.min_examples < 2:
-            raise InputError(f"Femnist(min_examples={self.min_examples}) must be at least 2")
-        for name in ("max_examples", "max_test"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise InputError(f"Femnist({name}={most}) must be at least 1")
-        if not 0.0 < self.validation_fraction < 1.0:
-            raise InputError(
-                f"Femnist(validation_fraction={self.validation_fraction}) must be between 0 and 1"
-            )
+        counts = ("clients", "channels", "hidden", "kernel", "max_examples", "max_test")
+        check(self, partition="'dirichlet' or 'writer'", **dict.fromkeys(counts, "at least 1"))
+        check(self, concentration="above 0 and finite", min_examples="at least 2")
+        check(self, validation_fraction="above 0 and below 1")
+        if self.kernel % 2 == 0:
+            raise InputError(f"Femnist(kernel={self.kernel}) must be odd")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""

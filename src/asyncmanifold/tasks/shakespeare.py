@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
@@ -57,22 +58,16 @@ class Shakespeare:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"Shakespeare({name}={value}) must be at least 1")
+        counts = ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test")
+        check(self, dropout="in [0, 1)", **dict.fromkeys(counts, "at least 1"))
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         if self.width < self.heads:
             raise InputError(f"Shakespeare(width={self.width}) must be at least heads = {self.heads}")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Shakespeare({name}={getattr(self, name)}) must be between 0 and 1")
         if self.test_fraction + self.validation_fraction >= 1.0:
             raise InputError(
                 f"Shakespeare(test_fraction={self.test_fraction}, validation_fraction="
                 f"{self.validation_fraction}) must leave something to train on"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"Shakespeare(dropout={self.dropout}) must be in [0, 1)")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same clients and windows."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Shares, TensorData
@@ -40,17 +41,9 @@ class TreeTask:
     validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.space not in ("hyperbolic", "flat"):
-            raise InputError(f"TreeTask(space={self.space!r}) must be 'hyperbolic' or 'flat'")
-        for name, least in (("clients", 1), ("branching", 2), ("depth", 2), ("dimension", 1)):
-            if (value := getattr(self, name)) < least:
-                raise InputError(f"TreeTask({name}={value}) must be at least {least}")
-        for name in ("negatives", "repeats"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"TreeTask({name}={value}) must be at least 1")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"TreeTask({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, space="'hyperbolic' or 'flat'", branching="at least 2", depth="at least 2")
+        check(self, **dict.fromkeys(("clients", "dimension", "negatives", "repeats"), "at least 1"))
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         if self.clients > self.branching**2:
             raise InputError(
                 f"TreeTask(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
