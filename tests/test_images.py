@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 
 from asyncmanifold import LocalTraining, Run, simulate
 from asyncmanifold.tasks import npz
+from asyncmanifold.tasks.cnn import FederatedCNN
 from asyncmanifold.tasks.cxr8 import AUPRC, AUROC, Cxr8, make_model, metrics_of, normalised, read_weights
 from asyncmanifold.tasks.data import TensorData
-from asyncmanifold.tasks.femnist import FederatedCNN, Femnist, ink
+from asyncmanifold.tasks.femnist import Femnist, ink
 from asyncmanifold.tasks.npz import read_npz
 from asyncmanifold.tasks.partitions import by_group, dirichlet, hold_out
 from asyncmanifold.tasks.shufflenet import ShuffleNet

@@ -6,13 +6,12 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, groupby
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.sources.hugging_face import Batch, shown_rows
+from asyncmanifold.sources.hugging_face import Batch, rows_by
 from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
@@ -44,24 +43,10 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
 
 def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
     """Yield the running texts of Hugging Face's form, user by user."""
-    for user, rows in groupby(_windows(batches, show), key=lambda row: row.user):
-        first = next(rows)
-        play, speaker = play_and_speaker(user, (), first.where)
-        yield from _speeches(play, speaker, join_windows(row.window for row in chain([first], rows)))
-
-
-class _Row(NamedTuple):
-    user: str
-    window: tuple[str, str]
-    where: str
-
-
-def _windows(batches: Iterable[Batch], show: Show) -> Iterator[_Row]:
-    for where, row in shown_rows(batches, show):
-        if not isinstance(user := row["character_id"], str):
-            raise InputError(f"{where}: character_id {user!r} must be a string")
-        window = check_window(row["x"], row["y"], where)
-        yield _Row(user, window, f"{where}, character_id {user!r}")
+    for user, rows in rows_by("character_id", batches, show):
+        play, speaker = play_and_speaker(user, (), f"{rows[0][0]}, character_id {user!r}")
+        windows = (check_window(row["x"], row["y"], where) for where, row in rows)
+        yield from _speeches(play, speaker, join_windows(windows))
 
 
 def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ from torch import nn
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.cnn import FederatedCNN
+from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.partitions import cut_off
 from asyncmanifold.tasks.task import Task
 
 
@@ -49,35 +52,11 @@ class Digits:
         order = random.permutation(len(labels))
         test, rest = np.split(order, [int(len(order) * self.test_fraction)])
         parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
-        train, validation = [], []
-        for part in parts:
-            held_out, trained = np.split(rest[part], [max(1, int(len(part) * self.validation_fraction))])
-            train.append(trained)
-            validation.append(held_out)
+        cut = [cut_off(rest[part], self.validation_fraction) for part in parts]
         return Task(
-            model=DigitsCNN,
+            model=partial(FederatedCNN, 10, kernel=3, channels=16, hidden=64, side=8),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train),
-            validation=Shares(inputs, targets, validation),
-            test=TensorData(inputs, targets, torch.from_numpy(test)),
-        )
-
-
-class DigitsCNN(nn.Sequential):
-    """Two 3×3 convolutions and two dense layers."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(128, 64),
-            nn.ReLU(),
-            nn.Linear(64, 10),
+            **shared_out(inputs, targets, cut, test),
         )
 
 

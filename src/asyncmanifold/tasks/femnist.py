@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.cnn import FederatedCNN
+from asyncmanifold.tasks.data import shared_out
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, at_most, by_group, dirichlet
+from asyncmanifold.tasks.partitions import Indices, at_most, by_group, cut_off, dirichlet
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -68,18 +69,12 @@ class Femnist:
         tested = at_most(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
-        train, validation = [], []
-        for part in self._parts(records["labels"][trained], records["user"][trained], seed):
-            count = max(1, int(len(part) * self.validation_fraction))
-            held_out, rest = np.split(random.permutation(trained[part]), [count])
-            train.append(rest)
-            validation.append(held_out)
+        parts = self._parts(records["labels"][trained], records["user"][trained], seed)
+        cut = [cut_off(random.permutation(trained[part]), self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train, ink),
-            validation=Shares(inputs, targets, validation, ink),
-            test=TensorData(inputs, targets, torch.from_numpy(tested), ink),
+            **shared_out(inputs, targets, cut, tested, ink),
         )
 
     def _parts(
@@ -96,24 +91,6 @@ class Femnist:
         return parts
 
 
-class FederatedCNN(nn.Sequential):
-    """The CNN of most federated studies (McMahan et al. 2017): 1,663,370 parameters at 10 classes."""
-
-    def __init__(self, classes: int, kernel: int = 5, channels: int = 32, hidden: int = 512) -> None:
-        super().__init__(
-            nn.Conv2d(1, channels, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(channels, 2 * channels, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(7 * 7 * 2 * channels, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, classes),
-        )
-
-
 def ink(images: Tensor) -> Tensor:
     """Return bytes as numbers: ink 1, background 0. Channels last: the CNN then trains a quarter faster."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(-255.0).add_(1.0)
@@ -121,7 +98,7 @@ def ink(images: Tensor) -> Tensor:
 
 def _read(path: str) -> Records:
     records = read_npz(path, ("images", "labels", "user", "is_test"))
-    check_images(path, records["images"], 28)
+    check_images(path, records["images"].dtype, records["images"].shape, 28)
     check_integers(path, "labels", records["labels"], highest=CLASSES - 1)
     check_integers(path, "user", records["user"])
     check_integers(path, "is_test", records["is_test"], highest=1)

@@ -83,28 +83,22 @@ class Shakespeare:
         for title, pieces in zip(titles, windows, strict=True):
             if not len(pieces.train):
                 raise InputError(f"{self.data}: {title!r} has no speaker with {self.context + 1} characters")
-        test = np.concatenate([pieces.test for pieces in windows])
-        if not len(test):
+        if not any(len(pieces.test) for pieces in windows):
             raise InputError(
                 f"{self.data}: no speaker's last {self.test_fraction:.0%} has {self.context + 1} characters"
             )
         # Training windows are drawn last: max_windows leaves the held-out ones as they are.
         random = derive(seed, Purpose.PARTITION)
         hands = deal(len(titles), self.clients, random)
-        test = at_most(self.max_test, test, random)
-        most = None if self.max_test is None else max(1, self.max_test // self.clients)
-        validation = [
-            at_most(most, np.concatenate([windows[play].validation for play in hand]), random)
-            for hand in hands
-        ]
-        train = [
-            at_most(self.max_windows, np.concatenate([windows[play].train for play in hand]), random)
-            for hand in hands
-        ]
 
-        def examples(starts: Starts) -> WindowData:
+        def examples(most: int | None, pieces: Iterable[Starts]) -> WindowData:
+            starts = at_most(most, np.concatenate(list(pieces)), random)
             return WindowData(corpus.text, torch.from_numpy(starts), self.context)
 
+        test = examples(self.max_test, (pieces.test for pieces in windows))
+        most = None if self.max_test is None else max(1, self.max_test // self.clients)
+        validation = [examples(most, (windows[play].validation for play in hand)) for hand in hands]
+        train = [examples(self.max_windows, (windows[play].train for play in hand)) for hand in hands]
         return Task(
             model=partial(
                 CharacterTransformer,
@@ -117,25 +111,21 @@ class Shakespeare:
                 dropout=self.dropout,
             ),
             loss=every_position_loss,
-            clients=[examples(starts) for starts in train],
-            validation=[examples(starts) for starts in validation],
-            test=examples(test),
+            clients=train,
+            validation=validation,
+            test=test,
             metrics={"accuracy": LastPositionAccuracy},
         )
 
     def windows(self, speakers: Iterable[Span]) -> Windows:
         """Return where the windows of these speakers' texts start."""
-        pieces: list[tuple[Starts, Starts, Starts]] = []
+        pieces = []
         for first, end in speakers:
-            length = end - first
-            test = self._held_out(length, self.test_fraction)
-            validation = self._held_out(length, self.validation_fraction)
-            cuts = (first, end - test - validation, end - test, end)
-            train, held_out, last = (
-                np.arange(start, stop - self.context, self.stride, dtype=np.int64)
-                for start, stop in pairwise(cuts)
-            )
-            pieces.append((train, held_out, last))
+            test = self._held_out(end - first, self.test_fraction)
+            validation = self._held_out(end - first, self.validation_fraction)
+            cuts = pairwise((first, end - test - validation, end - test, end))
+            ranges = ((start, stop - self.context, self.stride) for start, stop in cuts)
+            pieces.append([np.arange(*each, dtype=np.int64) for each in ranges])
         return Windows(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
 
     def _held_out(self, length: int, fraction: float) -> int:

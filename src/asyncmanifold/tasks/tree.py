@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.data import shared_out
 from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.partitions import cut_off
 from asyncmanifold.tasks.task import Task
 
 Pairs = npt.NDArray[np.int64]
@@ -58,18 +59,11 @@ class TreeTask:
         inputs, targets = self._examples(pairs, parents, random)
         test, rest = np.split(np.arange(len(pairs)), [int(len(pairs) * self.test_fraction)])
         holder = self._holders(pairs[rest, 0], parents)
-        train, validation = [], []
-        for client in range(self.clients):
-            rows = rest[holder == client]
-            held_out, trained = np.split(rows, [max(1, int(len(rows) * self.validation_fraction))])
-            train.append(trained)
-            validation.append(held_out)
+        cut = [cut_off(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
         return Task(
             model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train),
-            validation=Shares(inputs, targets, validation),
-            test=TensorData(inputs, targets, torch.from_numpy(test)),
+            **shared_out(inputs, targets, cut, test),
         )
 
     def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:
