@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, cast
 
@@ -74,7 +74,7 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     """Write speeches to a file; return what was written, in words."""
     count = 0
     speakers: set[tuple[str, str]] = set()
-    with replacing(out) as draft, _opened(draft, out.name.endswith(".gz")) as file:
+    with replacing(out) as draft, draft.open("wb") as raw, _packed(raw, out.suffix == ".gz") as file:
         for entry in speeches:
             count += 1
             speakers.add((entry["play"], entry["speaker"]))
@@ -85,12 +85,8 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
 
 
-@contextmanager
-def _opened(path: Path, compressed: bool) -> Iterator[IO[bytes]]:
-    """Open for writing; compressed files carry no name and no time, so equal content gives equal bytes."""
-    with path.open("wb") as file:
-        if not compressed:
-            yield file
-            return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
-            yield cast(IO[bytes], zipped)
+def _packed(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
+    """Compressed files carry no name and no time, so equal content gives equal bytes."""
+    if not is_compressed:
+        return nullcontext(file)
+    return cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -69,7 +68,7 @@ class Femnist:
         tested = at_most(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
-        parts = self._parts(records["labels"][trained], records["user"][trained], seed)
+        parts = self._parts(records, trained, seed)
         cut = [cut_off(random.permutation(trained[part]), self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
@@ -77,12 +76,11 @@ class Femnist:
             **shared_out(inputs, targets, cut, tested, ink),
         )
 
-    def _parts(
-        self, labels: npt.NDArray[np.integer], writers: npt.NDArray[np.integer], seed: int
-    ) -> list[Indices]:
+    def _parts(self, records: Records, chosen: Indices, seed: int) -> list[Indices]:
         if self.partition == "dirichlet":
+            labels = records["labels"][chosen]
             return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
-        parts = by_group(writers, self.clients, seed)
+        parts = by_group(records["user"][chosen], self.clients, seed)
         if (least := min(len(part) for part in parts)) < self.min_examples:
             raise InputError(
                 f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
