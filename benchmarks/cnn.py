@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from asyncmanifold import Task
-from asyncmanifold.tasks.femnist import FederatedCNN
+from asyncmanifold.tasks.cnn import FederatedCNN
 
 
 def random_task(clients: int, examples: int) -> Task:

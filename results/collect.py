@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from asyncmanifold.report.drawing import (
+from asyncmanifold.report.svg import (
     LEFT,
     RIGHT,
     Figure,

@@ -131,7 +131,7 @@ def test_both_spaces_have_the_same_start_and_data():
         (TreeTask, {"dimension": 0}, "dimension=0) must be at least 1"),
         (TreeTask, {"clients": 10}, "clients=10) must be at most 9"),
         (TreeTask, {"negatives": 0}, "negatives=0) must be at least 1"),
-        (TreeTask, {"test_fraction": 1.0}, "test_fraction=1.0) must be between 0 and 1"),
+        (TreeTask, {"test_fraction": 1.0}, "test_fraction=1.0) must be above 0 and below 1"),
         (Prototypes, {"space": "round"}, "must be 'sphere' or 'flat'"),
         (Prototypes, {"dimension": 1}, "dimension=1) must be at least 2"),
         (Prototypes, {"clients": 0}, "clients=0) must be at least 1"),

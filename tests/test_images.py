@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 
 from asyncmanifold import LocalTraining, Run, simulate
 from asyncmanifold.tasks import npz
+from asyncmanifold.tasks.cnn import FederatedCNN
 from asyncmanifold.tasks.cxr8 import AUPRC, AUROC, Cxr8, make_model, metrics_of, normalised, read_weights
 from asyncmanifold.tasks.data import TensorData
-from asyncmanifold.tasks.femnist import FederatedCNN, Femnist, ink
+from asyncmanifold.tasks.femnist import Femnist, ink
 from asyncmanifold.tasks.npz import read_npz
 from asyncmanifold.tasks.partitions import by_group, dirichlet, hold_out
 from asyncmanifold.tasks.shufflenet import ShuffleNet
@@ -206,9 +207,11 @@ def test_an_empty_archive_has_no_records(tmp_path):
         (Femnist, {"max_examples": 0}),
         (Femnist, {"max_test": 0}),
         (Femnist, {"validation_fraction": 1.0}),
+        (Femnist, {"kernel": 4}),
         (Cxr8, {"clients": 0}),
         (Cxr8, {"conditions": 0}),
         (Cxr8, {"image_size": 100}),
+        (Cxr8, {"width": "x2.0"}),
         (Cxr8, {"max_examples": 0}),
         (Cxr8, {"test_fraction": 0.0}),
         (Cxr8, {"validation_fraction": 1.0}),

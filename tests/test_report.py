@@ -11,8 +11,8 @@ import tomli_w
 
 from asyncmanifold.report import write_report
 from asyncmanifold.report.curves import band, histogram, thinned
-from asyncmanifold.report.drawing import AxisScale, escape, number, ticks
 from asyncmanifold.report.result_table import latex
+from asyncmanifold.report.svg import AxisScale, escape, number, ticks
 from tiny import CLOCK, TRAINING, make_run, make_task, simulated
 
 COMPARISONS = [

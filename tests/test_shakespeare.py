@@ -259,7 +259,7 @@ def test_missing_data_and_too_many_clients_are_one_line(path):
         ({"stride": 0}, r"Shakespeare\(stride=0\) must be at least 1"),
         ({"max_test": 0}, r"Shakespeare\(max_test=0\) must be at least 1"),
         ({"width": 5}, r"Shakespeare\(width=5\) must be at least heads = 6"),
-        ({"test_fraction": 1.0}, r"Shakespeare\(test_fraction=1.0\) must be between 0 and 1"),
+        ({"test_fraction": 1.0}, r"Shakespeare\(test_fraction=1.0\) must be above 0 and below 1"),
         ({"test_fraction": 0.5, "validation_fraction": 0.5}, "must leave something to train on"),
         ({"dropout": 1.0}, r"Shakespeare\(dropout=1.0\) must be in \[0, 1\)"),
     ],

@@ -15,8 +15,8 @@ def check(settings: Any, **rules: str) -> None:
     """Refuse settings whose fields break their rule; the message names the call, the value and the rule.
 
     Rules are ``at least 0``, ``above 0``, either of them ``and finite``, ``between 0 and 1``, ``above 0 and
-    below 1``, ``in [0, 1)``, or the allowed strings, such as ``'adam' or 'sgd'``. A field that is None is not
-    set, and passes.
+    below 1``, ``in [0, 1)``, ``one of 16, 32``, or the allowed strings, such as ``'adam' or 'sgd'``. A field
+    that is None is not set, and passes.
 
     >>> from asyncmanifold import OrthoDC
     >>> OrthoDC(threshold=2)
@@ -31,7 +31,9 @@ def check(settings: Any, **rules: str) -> None:
 
 def _holds(value: Any, rule: str) -> bool:
     if "'" in rule:
-        return value in re.findall(r"'([\w-]+)'", rule)
+        return value in re.findall(r"'([\w.-]+)'", rule)
+    if numbers := re.fullmatch("one of (.*)", rule):
+        return value in map(float, numbers[1].split(", "))
     if bounds := re.fullmatch(rf"between {NUMBER} and {NUMBER}", rule):
         return bool(float(bounds[1]) <= value <= float(bounds[2]))
     if bounds := re.fullmatch(rf"above {NUMBER} and below {NUMBER}", rule):

@@ -8,22 +8,12 @@ from pathlib import Path
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.errors import InputError
 from asyncmanifold.landscape.losses import measure_landscape
-from asyncmanifold.landscape.repeated_update import (
-    choose_update,
-    differs,
-    read_updates,
-    repeat_run,
-)
+from asyncmanifold.landscape.repeated_update import choose_update, differs, read_updates, repeat_run
 from asyncmanifold.progress import RunWatcher, display
 from asyncmanifold.report.figure_files import make_figures_folder
-from asyncmanifold.report.landscape_page import write_landscape
+from asyncmanifold.report.landscape_page import DIFFERS, write_landscape
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel
-
-DIFFERS = (
-    "the repeated run differs from its trace (another version of torch, or another data file?): "
-    "the pictures show the repeated one"
-)
 
 
 def draw_landscape(

@@ -42,17 +42,16 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
         by_method.setdefault(summary["method"], []).append(summary)
     table: dict[str, dict[str, Any]] = {}
     for method, runs in by_method.items():
-        row: dict[str, Any] = {"runs": len(runs)}
-        for column in COLUMNS:
-            row[column.key] = _entry([run[column.key] for run in runs])
+        averages = {column.key: average(run[column.key] for run in runs) for column in COLUMNS}
         scores = [run.get("scores", {}) for run in runs]
         names = list(scores[0]) if len(scores[0]) > 1 else []
-        row["scores"] = {name: _entry([found.get(name) for found in scores]) for name in names}
-        table[method] = row
+        by_name = {name: average(found.get(name) for found in scores) for name in names}
+        table[method] = {"runs": len(runs), **averages, "scores": by_name}
     return table
 
 
-def _entry(values: Iterable[float | None]) -> dict[str, Any]:
+def average(values: Iterable[float | None]) -> dict[str, Any]:
+    """Return the mean and deviation of the values that are known, and how many these are."""
     known = [value for value in values if value is not None]
     mean, deviation = mean_and_deviation(known) if known else (None, None)
     return {"mean": mean, "sd": deviation, "count": len(known)}
@@ -82,7 +81,7 @@ def score_rows(table: Mapping[str, Any], emphasis: str) -> list[list[str]]:
     for name in names:
         column = Column(name, name, 100.0, 1, largest_is_best=True)
         scores = {
-            method: {name: _entry([]), **row["scores"], "runs": row["runs"]} for method, row in table.items()
+            method: {name: average([]), **row["scores"], "runs": row["runs"]} for method, row in table.items()
         }
         rows.append([name, *(cell(column, row, emphasis, scores) for row in scores.values())])
     return rows

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import ceil
 
+from asyncmanifold.report import svg
+from asyncmanifold.report.comparison import average
 from asyncmanifold.report.curves import Band, Points, band, histogram, thinned
-from asyncmanifold.report.drawing import (
-    LEFT,
-    RIGHT,
-    AxisScale,
-    Figure,
-    Plot,
-    axes,
-    dots,
-    escape,
-    legend,
-    lines_group,
-    number,
-    path,
-    polyline,
-    scale,
-    series_line,
-    series_markers,
-    shortened,
-    text,
-    x_axis,
-)
 from asyncmanifold.report.finished_runs import Evaluation, FoundRuns, RunData, StepNumbers
 from asyncmanifold.report.palette import colour_class
+from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
 from asyncmanifold.session.summary import mean_and_deviation
 
 NAMES = 124.0
@@ -74,8 +55,8 @@ def fairness_figures(found: FoundRuns) -> list[Figure]:
         " over seeds, whiskers ± one standard deviation."
     )
     return [
-        _bars(found, key, name, caption.format(name), partial(_summary_value, key))
-        for key, name in (("gini", "Gini coefficient"), ("theil", "Theil index"))
+        _bars(found, "gini", "Gini coefficient", caption, lambda run: run.summary["gini"]),
+        _bars(found, "theil", "Theil index", caption, lambda run: run.summary["theil"]),
     ]
 
 
@@ -96,10 +77,10 @@ def projected_share(run: RunData) -> float | None:
 
 def clients_figure(found: FoundRuns) -> Figure:
     """Return a dot for every client's score, a row for every method."""
-    x = scale([s for run in found.runs for _, s in run.client_scores], NAMES, RIGHT)
+    x = svg.scale([s for run in found.runs for _, s in run.client_scores], NAMES, RIGHT)
     row, top = 30.0, 12.0
     bottom = top + row * len(found.methods)
-    parts = [x_axis(x, bottom, top, f"score on a client's validation data ({_metric(found)})")]
+    parts = [svg.x_axis(x, bottom, top, f"score on a client's validation data ({_metric(found)})")]
     for index, method in enumerate(found.methods):
         y = top + row * (index + 0.5)
         scores = [pair for run in found.of_method(method) for pair in run.client_scores]
@@ -108,11 +89,11 @@ def clients_figure(found: FoundRuns) -> Figure:
             f"{number(x(score))} {number(y + (client / last - 0.5) * row * 0.6)}"
             for client, score in thinned(scores, MOST_CLIENTS)
         ]
-        parts.append(text(NAMES - 10, y + 4, shortened(method, 15), anchor="end"))
-        parts.append(path(dots(places), f"dots s {colour_class(index)}", ' stroke-width="5"'))
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.path(svg.dots(places), f"dots s {colour_class(index)}", ' stroke-width="5"'))
         if scores:
             middle = number(x(mean_and_deviation([score for _, score in scores])[0]))
-            parts.append(path(f"M{middle} {number(y - row * 0.45)}v{number(row * 0.9)}", "whisker"))
+            parts.append(svg.path(f"M{middle} {number(y - row * 0.45)}v{number(row * 0.9)}", "whisker"))
     caption = (
         "Each dot is one client in one seed, scored with the run's best model; within a row, clients stand in"
         f" order from top to bottom. The upright line is the mean. A row shows at most {MOST_CLIENTS}."
@@ -122,7 +103,7 @@ def clients_figure(found: FoundRuns) -> Figure:
 
 def staleness_figure(found: FoundRuns) -> Figure:
     """Return a histogram of staleness for every method."""
-    values = _steps(found, lambda step: [float(step.staleness)])
+    values = _steps(found, lambda step: [step.staleness])
     largest = max((value for row in values.values() for value in row), default=0.0)
     width = max(1, ceil((largest + 1) / 40))
     caption = (
@@ -159,7 +140,7 @@ def _histograms(
     x = AxisScale(low, low + width * count, NAMES, RIGHT)
     row, top = 38.0, 12.0
     bottom = top + row * len(values)
-    parts = [x_axis(x, bottom, top, x_name)]
+    parts = [svg.x_axis(x, bottom, top, x_name)]
     for index, (method, known) in enumerate(values.items()):
         base = top + row * (index + 1)
         shares = histogram(known, low, width, count)
@@ -169,10 +150,10 @@ def _histograms(
             for place, share in enumerate(shares)
             if share
         )
-        parts.append(text(NAMES - 10, base - 18, shortened(method, 15), anchor="end"))
-        parts.append(text(NAMES - 10, base - 4, f"highest {max(shares):.0%}", anchor="end", kind="small"))
-        parts.append(path(bars, f"f {colour_class(index)}") if bars else "")
-        parts.append(path(f"M{number(NAMES)} {number(base)}H{number(RIGHT)}", "axis"))
+        parts.append(svg.text(NAMES - 10, base - 18, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, base - 4, f"highest {max(shares):.0%}", anchor="end", kind="small"))
+        parts.append(svg.path(bars, f"f {colour_class(index)}") if bars else "")
+        parts.append(svg.path(f"M{number(NAMES)} {number(base)}H{number(RIGHT)}", "axis"))
     return "".join(parts), bottom + 42
 
 
@@ -183,17 +164,18 @@ def _score_figure(
     targets = {run.summary["target"] for run in found.runs} - {None}
     ys = [*(v for b in bands.values() for v in _edges(b)), *targets]
     plot = Plot(
-        scale((x for b in bands.values() for x in b.xs), LEFT, RIGHT, zero=True), scale(ys, 270.0, 26.0)
+        svg.scale((x for b in bands.values() for x in b.xs), LEFT, RIGHT, zero=True),
+        svg.scale(ys, 270.0, 26.0),
     )
     metric = _metric(found)
-    parts = [axes(plot, x_name, metric)]
+    parts = [svg.axes(plot, x_name, metric)]
     parts.extend(_series(plot, index, method, b) for index, (method, b) in enumerate(bands.items()))
     for target in sorted(targets):
-        parts.append(path(f"M{plot.place(plot.x.low, target)}H{number(RIGHT)}", "target"))
-        parts.append(text(LEFT + 4, plot.y(target) - 5, f"target {target:g}", kind="over"))
-    key, height = legend(list(bands), 312.0)
+        parts.append(svg.path(f"M{plot.place(plot.x.low, target)}H{number(RIGHT)}", "target"))
+        parts.append(svg.text(LEFT + 4, plot.y(target) - 5, f"target {target:g}", kind="over"))
+    key, height = svg.legend(list(bands), 312.0)
     title = f"{metric.capitalize()} against {x_name}"
-    return Figure(name, title, caption, lines_group(plot, parts) + key, 312.0 + height)
+    return Figure(name, title, caption, svg.lines_group(plot, parts) + key, 312.0 + height)
 
 
 def _series(plot: Plot, index: int, method: str, curve: Band) -> str:
@@ -202,49 +184,45 @@ def _series(plot: Plot, index: int, method: str, curve: Band) -> str:
     parts = []
     if curve.deviations:
         edge = list(zip(curve.xs, curve.means, curve.deviations, strict=True))
-        outline = [plot.place(x, m + d) for x, m, d in edge] + [
-            plot.place(x, m - d) for x, m, d in edge[::-1]
-        ]
-        parts.append(path(polyline(outline) + "z", f"band f {colour_class(index)}"))
+        upper = [plot.place(x, m + d) for x, m, d in edge]
+        lower = [plot.place(x, m - d) for x, m, d in reversed(edge)]
+        parts.append(svg.path(svg.polyline(upper + lower) + "z", f"band f {colour_class(index)}"))
     if places:
         every = max(1, len(places) // 6)
-        parts.append(series_line(polyline(places), index))
-        parts.append(series_markers(places[index % every :: every], index))
-    return f'<g data-series="{index}" data-name="{escape(method)}">' + "".join(parts) + "</g>"
+        parts.append(svg.series_line(svg.polyline(places), index))
+        parts.append(svg.series_markers(places[index % every :: every], index))
+    return f'<g data-series="{index}" data-name="{svg.escape(method)}">' + "".join(parts) + "</g>"
 
 
 def _bars(
     found: FoundRuns, name: str, x_name: str, caption: str, value: Callable[[RunData], float | None]
 ) -> Figure:
     """Return a horizontal bar for every method: the mean of a value over its runs."""
-    rows: list[tuple[str, tuple[float, float | None] | None]] = []
-    for method in found.methods:
-        values = [v for v in map(value, found.of_method(method)) if v is not None]
-        rows.append((method, mean_and_deviation(values) if values else None))
-    x = scale(
-        (m + (d or 0.0) for _, entry in rows if entry for m, d in [entry]), NAMES, RIGHT - 62, zero=True
-    )
+    rows = {method: average(map(value, found.of_method(method))) for method in found.methods}
+    ends = [entry["mean"] + (entry["sd"] or 0.0) for entry in rows.values() if entry["count"]]
+    x = svg.scale(ends, NAMES, RIGHT - 62, zero=True)
     row, top = 24.0, 12.0
     bottom = top + row * len(rows)
-    parts = [x_axis(x, bottom, top, x_name)]
-    for index, (method, entry) in enumerate(rows):
+    parts = [svg.x_axis(x, bottom, top, x_name)]
+    for index, (method, entry) in enumerate(rows.items()):
         y = top + row * (index + 0.5)
-        parts.append(text(NAMES - 10, y + 4, shortened(method, 15), anchor="end"))
-        parts.append(_bar(x, y, index, entry) if entry else text(NAMES + 6, y + 4, "–", kind="small"))
-    parts.append(path(f"M{number(NAMES)} {number(top)}V{number(bottom)}", "axis"))
-    return Figure(name, x_name, caption, "".join(parts), bottom + 42)
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(_bar(x, y, index, entry["mean"], entry["sd"]))
+    parts.append(svg.path(f"M{number(NAMES)} {number(top)}V{number(bottom)}", "axis"))
+    return Figure(name, x_name, caption.format(x_name), "".join(parts), bottom + 42)
 
 
-def _bar(x: AxisScale, y: float, index: int, entry: tuple[float, float | None]) -> str:
-    middle, deviation = entry
+def _bar(x: AxisScale, y: float, index: int, middle: float | None, deviation: float | None) -> str:
+    if middle is None:
+        return svg.text(NAMES + 6, y + 4, "–", kind="small")
     length = number(max(0.0, x(middle) - x.start))
-    bar = path(f"M{number(x.start)} {number(y - 7)}h{length}v14h-{length}z", f"f {colour_class(index)}")
-    shown = text(RIGHT, y + 4, f"{middle:#.3g}", anchor="end", kind="small")
+    bar = svg.path(f"M{number(x.start)} {number(y - 7)}h{length}v14h-{length}z", f"f {colour_class(index)}")
+    shown = svg.text(RIGHT, y + 4, f"{middle:#.3g}", anchor="end", kind="small")
     if deviation is None:
         return bar + shown
     low, high = number(x(max(0.0, middle - deviation))), number(x(middle + deviation))
     ends = f"M{low} {number(y - 4)}v8M{high} {number(y - 4)}v8M{low} {number(y)}H{high}"
-    return bar + path(ends, "halo") + path(ends, "whisker") + shown
+    return bar + svg.path(ends, "halo") + svg.path(ends, "whisker") + shown
 
 
 def _column(x: AxisScale, low: float, width: float, base: float, height: float) -> str:
@@ -259,11 +237,6 @@ def _curves(runs: Sequence[RunData], place: Callable[[Evaluation], float]) -> li
 def _edges(curve: Band) -> list[float]:
     deviations = curve.deviations or [0.0] * len(curve.means)
     return [m + s * d for m, d in zip(curve.means, deviations, strict=True) for s in (-1.0, 1.0)]
-
-
-def _summary_value(key: str, run: RunData) -> float | None:
-    value: float | None = run.summary[key]
-    return value
 
 
 def _metric(found: FoundRuns) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isfinite, log10
+from math import floor, isfinite, log10
 from typing import NamedTuple
 
 Place = tuple[float, float]
@@ -57,7 +57,8 @@ def levels(values: Grid, count: int) -> list[float]:
         return []
     low = max(low, high / 200.0)
     steps = [low * (high / low) ** (k / max(1, count - 1)) for k in range(count)]
-    return sorted({_rounded(known[0] + step, step) for step in steps})
+    # Two digits of the step's size.
+    return sorted({round(known[0] + step, 1 - floor(log10(step))) for step in steps})
 
 
 def _cells(
@@ -99,8 +100,3 @@ def _cut(corners: list[Place], heights: list[float], level: float, found: Contou
 
 def _between(start: Place, end: Place, share: float) -> Place:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
-
-
-def _rounded(value: float, scale: float) -> float:
-    """Return a value with two digits of the size of ``scale``."""
-    return round(value, 1 - int(log10(abs(scale)) // 1))

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, floor, log10
 
-from asyncmanifold.report.drawing import (
-    WIDTH,
-    AxisScale,
-    Figure,
-    Plot,
-    dots,
-    number,
-    path,
-    polyline,
-    series_line,
-    series_markers,
-    text,
-    tick_label,
-)
+from asyncmanifold.report import svg
 from asyncmanifold.report.palette import colour_class
+from asyncmanifold.report.svg import WIDTH, AxisScale, Figure, Plot, number
 from asyncmanifold.theory.findings import Finding
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, WIDTH - 14.0, 28.0, 300.0
@@ -71,15 +59,15 @@ def _axes(plot: Plot, lengths: Sequence[int]) -> str:
     parts = []
     for length in lengths:
         x = plot.x(log10(length))
-        parts.append(path(f"M{number(x)} {number(BOTTOM)}V{number(TOP)}", "grid"))
-        parts.append(text(x, BOTTOM + 16, str(length), anchor="middle", kind="small"))
+        parts.append(svg.path(f"M{number(x)} {number(BOTTOM)}V{number(TOP)}", "grid"))
+        parts.append(svg.text(x, BOTTOM + 16, str(length), anchor="middle", kind="small"))
     for decade in range(ceil(plot.y.low), floor(plot.y.high) + 1):
         y = plot.y(decade)
-        parts.append(path(f"M{number(LEFT)} {number(y)}H{number(RIGHT)}", "grid"))
-        parts.append(text(LEFT - 6, y + 4, tick_label(10.0**decade), anchor="end", kind="small"))
-    parts.append(path(f"M{number(LEFT)} {number(BOTTOM)}H{number(RIGHT)}", "axis"))
-    parts.append(text((LEFT + RIGHT) / 2, BOTTOM + 33, "updates T", anchor="middle", kind="small"))
-    parts.append(text(6, TOP - 13, "average of ‖grad L‖²", kind="small"))
+        parts.append(svg.path(f"M{number(LEFT)} {number(y)}H{number(RIGHT)}", "grid"))
+        parts.append(svg.text(LEFT - 6, y + 4, svg.tick_label(10.0**decade), anchor="end", kind="small"))
+    parts.append(svg.path(f"M{number(LEFT)} {number(BOTTOM)}H{number(RIGHT)}", "axis"))
+    parts.append(svg.text((LEFT + RIGHT) / 2, BOTTOM + 33, "updates T", anchor="middle", kind="small"))
+    parts.append(svg.text(6, TOP - 13, "average of ‖grad L‖²", kind="small"))
     return "".join(parts)
 
 
@@ -88,10 +76,10 @@ def _reference(plot: Plot, findings: Sequence[Finding]) -> str:
     first, last = (float(findings[0].lengths[place].updates) for place in (0, -1))
     start = _reference_start(findings)
     end = start * (last / first) ** HALF
-    line = path(polyline([_place(plot, first, start), _place(plot, last, end)]), "axis")
+    line = svg.path(svg.polyline([_place(plot, first, start), _place(plot, last, end)]), "axis")
     middle = (first * last) ** 0.5
     label_y = plot.y(log10(start * (middle / first) ** HALF)) - 7
-    return line + text(plot.x(log10(middle)) + 4, label_y, "slope −½", kind="over")
+    return line + svg.text(plot.x(log10(middle)) + 4, label_y, "slope −½", kind="over")
 
 
 def _reference_start(findings: Sequence[Finding]) -> float:
@@ -105,7 +93,7 @@ def _bound_label(plot: Plot, findings: Sequence[Finding]) -> str:
     if not bounds:
         return ""
     bound, length = max(bounds)
-    return text(plot.x(log10(length)) + 10, plot.y(log10(bound)) - 4, "bound", kind="over")
+    return svg.text(plot.x(log10(length)) + 10, plot.y(log10(bound)) - 4, "bound", kind="over")
 
 
 def _problem_marks(plot: Plot, index: int, finding: Finding) -> str:
@@ -120,10 +108,10 @@ def _problem_marks(plot: Plot, index: int, finding: Finding) -> str:
     bounds = [_place(plot, e.updates, e.bound) for e in finding.lengths if e.bound is not None]
     parts = []
     if bounds:
-        parts.append(path(polyline(bounds), f"line s {colour}", ' stroke-dasharray="6 4"'))
-    parts.append(series_line(polyline(means), index))
-    parts.append(series_markers(means, index))
-    parts.append(path(dots(seeds), f"dots s {colour}", ' stroke-width="3.5"'))
+        parts.append(svg.path(svg.polyline(bounds), f"line s {colour}", ' stroke-dasharray="6 4"'))
+    parts.append(svg.series_line(svg.polyline(means), index))
+    parts.append(svg.series_markers(means, index))
+    parts.append(svg.path(svg.dots(seeds), f"dots s {colour}", ' stroke-width="3.5"'))
     return "".join(parts)
 
 
@@ -132,7 +120,7 @@ def _key(index: int, finding: Finding, y: float) -> str:
     slopes = (finding.slope, finding.slope_low, finding.slope_high)
     slope, low, high = (f"{value:.3f}".replace("-", "−") for value in slopes)
     return (
-        series_line(f"M8 {number(y)}h26", index)
-        + series_markers([f"21 {number(y)}"], index)
-        + text(40, y + 4, f"{finding.title}: slope {slope} ({low} to {high})")
+        svg.series_line(f"M8 {number(y)}h26", index)
+        + svg.series_markers([f"21 {number(y)}"], index)
+        + svg.text(40, y + 4, f"{finding.title}: slope {slope} ({low} to {high})")
     )

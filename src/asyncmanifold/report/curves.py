@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
 from statistics import mean, stdev
 from typing import TypeVar
 
@@ -53,7 +52,6 @@ def histogram(values: Sequence[float], low: float, width: float, count: int) -> 
     >>> histogram([0, 1, 1, 4], 0, 2, 3)
     [0.75, 0.0, 0.25]
     """
-    counts = [0] * count
-    for value in values:
-        counts[min(count - 1, max(0, floor((value - low) / width + 1e-9)))] += 1
-    return [number / max(1, len(values)) for number in counts]
+    bins = np.floor((np.asarray(values) - low) / width + 1e-9).clip(0, count - 1).astype(int)
+    shares: list[float] = (np.bincount(bins, minlength=count) / max(1, len(values))).tolist()
+    return shares

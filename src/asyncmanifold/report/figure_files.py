@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
-from asyncmanifold.report.drawing import Figure, standalone_svg
+from asyncmanifold.report.svg import Figure, standalone_svg
 
 SCALE = 3
 """A PNG's pixels for one of its SVG's: more than 400 dots per inch in a paper's column."""

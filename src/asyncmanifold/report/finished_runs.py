@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.report.comparison import COLUMNS
-from asyncmanifold.report.drawing import shortened
+from asyncmanifold.report.svg import shortened
 from asyncmanifold.server.methods import METHODS
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record, read_trace
@@ -45,7 +45,7 @@ class StepNumbers:
 
     update: float
     time: float
-    staleness: int
+    staleness: float
     cosines: list[float]
     projected: list[bool]
     fraction: float
@@ -147,16 +147,10 @@ def _add_record(run: RunData, record: Record) -> None:
         start, end = _number(record["dispatched"]), _number(record["time"])
         run.jobs.append(JobSpan(kind, int(_number(record["client"])), start, end))
     if kind == "update":
+        numbers = {name: _number(record[name]) for name in ("update", "time", "staleness", "fraction", "t")}
+        cosines = [_number(value) for value in record["cosines"]]
         run.steps.append(
-            StepNumbers(
-                update=_number(record["update"]),
-                time=_number(record["time"]),
-                staleness=int(_number(record["staleness"])),
-                cosines=[_number(value) for value in record["cosines"]],
-                projected=[bool(value) for value in record["projected"]],
-                fraction=_number(record["fraction"]),
-                t=_number(record["t"]),
-            )
+            StepNumbers(**numbers, cosines=cosines, projected=list(map(bool, record["projected"])))
         )
 
 

@@ -5,43 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncmanifold.landscape.numbers import Landscape, Mark, Scene
+from asyncmanifold.report import svg
 from asyncmanifold.report.contours import Place, contour, levels
-from asyncmanifold.report.drawing import (
-    LEFT,
-    RIGHT,
-    AxisScale,
-    Figure,
-    Plot,
-    axes,
-    escape,
-    legend,
-    lines_group,
-    number,
-    path,
-    polyline,
-    scale,
-    series_line,
-    series_markers,
-    text,
-)
 from asyncmanifold.report.palette import marker
+from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
 
 COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")
 """Viridis, from low loss to high: it rises in lightness, so it reads in grey and for any colour vision. Marks
 on it are white with a dark edge, on a light page and on a dark one."""
 CURVE, CHORD = 0, 1
 """The series of the profiles."""
+STOP = 3
+"""The marker of where the server stopped."""
 
 
 def landscape_figures(landscape: Landscape) -> list[Figure]:
     """Return the planes and the profiles: the client's side by side, then the server's."""
-    client = [scene for scene in landscape.scenes if scene.view == "client"]
-    server = [scene for scene in landscape.scenes if scene.view == "server"]
     return [
         draw(landscape, scene)
-        for scenes in (client, server)
+        for view in ("client", "server")
         for draw in (plane_figure, profile_figure)
-        for scene in scenes
+        for scene in landscape.scenes
+        if scene.view == view
     ]
 
 
@@ -51,13 +36,13 @@ def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
         AxisScale(scene.xs[0], scene.xs[-1], LEFT, RIGHT), AxisScale(scene.ys[0], scene.ys[-1], 426.0, 26.0)
     )
     steps = levels(scene.losses, len(COLOURS) - 1)
-    chord = [(0.0, 0.0), (1.0, 0.0)]
+    stop_last = sorted(scene.marks, key=lambda mark: _shape(mark.name) == STOP)
     parts = [
-        axes(plot, "along the chord (in chords)", "across"),
+        svg.axes(plot, "along the chord (in chords)", "across"),
         _map(plot, scene, steps),
-        _line(plot, chord, "6 4"),
+        _line(plot, [(0.0, 0.0), (1.0, 0.0)], "6 4"),
         _line(plot, scene.curve, "") if scene.curve else "",
-        *(_mark(plot, mark) for mark in _drawn_last(scene.marks)),
+        *(_mark(plot, mark) for mark in stop_last),
         _colour_key(steps, 474.0),
     ]
     place, data = _words(scene)
@@ -67,16 +52,17 @@ def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
 
 def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     """Return the loss along the curve and along the chord."""
-    series = [(CURVE, "curve", scene.curve_losses), (CHORD, "chord", scene.chord_losses)]
     values = _known([*scene.curve_losses, *scene.chord_losses])
-    plot = Plot(AxisScale(0.0, 1.0, LEFT, RIGHT), scale(values, 270.0, 26.0))
-    parts = [axes(plot, "t", "loss")]
-    x = number(plot.x(min(1.0, scene.stop.t)))
-    parts.append(path(f"M{x} 270V26", "target"))
-    parts.extend(_profile(plot, scene, *entry) for entry in series)
-    parts.append(_stop_label(plot, scene))
-    key, height = legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
-    body = lines_group(plot, parts) + key
+    plot = Plot(AxisScale(0.0, 1.0, LEFT, RIGHT), svg.scale(values, 270.0, 26.0))
+    parts = [svg.axes(plot, "t", "loss")]
+    x = plot.x(min(1.0, scene.stop.t))
+    parts.append(svg.path(f"M{number(x)} 270V26", "target"))
+    parts.append(_profile(plot, scene, CURVE, "curve", scene.curve_losses))
+    parts.append(_profile(plot, scene, CHORD, "chord", scene.chord_losses))
+    anchor, aside = ("end", -5.0) if scene.stop.t > 0.7 else ("start", 5.0)
+    parts.append(svg.text(x + aside, plot.y.end + 11, f"t* = {scene.stop.t:.3g}", anchor=anchor, kind="over"))
+    key, height = svg.legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
+    body = svg.lines_group(plot, parts) + key
     place, data = _words(scene)
     name = f"landscape-profile-{scene.view}-{scene.data}"
     caption = _profile_caption(landscape, scene)
@@ -92,9 +78,9 @@ def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
     lines: list[str] = []
     for level, colour in zip(steps, COLOURS[1:], strict=False):
         found = contour(scene.xs, scene.ys, scene.losses, level)
-        d = "".join(polyline([plot.place(*p) for p in area]) + "z" for area in found.areas)
+        d = "".join(svg.polyline([plot.place(*p) for p in area]) + "z" for area in found.areas)
         parts.append(f'<path fill="{colour}" stroke="{colour}" stroke-width=".7" d="{d}"/>')
-        lines.extend(polyline([plot.place(*end) for end in edge]) for edge in found.edges)
+        lines.extend(svg.polyline([plot.place(*end) for end in edge]) for edge in found.edges)
     thin = 'fill="none" stroke="#fff" stroke-opacity=".45" stroke-width=".8" stroke-linecap="round"'
     parts.append(f'<path {thin} d="{"".join(lines)}"/>' if lines else "")
     return "".join(parts)
@@ -102,7 +88,7 @@ def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
 
 def _line(plot: Plot, places: Sequence[Place], pattern: str) -> str:
     """Return a white line with a dark edge."""
-    d = polyline([plot.place(*place) for place in places])
+    d = svg.polyline([plot.place(*place) for place in places])
     dashes = f' stroke-dasharray="{pattern}"' if pattern else ""
     return (
         f'<path fill="none" stroke="#000" stroke-opacity=".65" stroke-width="4.6" d="{d}"{dashes}/>'
@@ -116,7 +102,7 @@ def _mark(plot: Plot, mark: Mark) -> str:
     shape = marker(_shape(mark.name), number(x), number(y))
     loss = "not a number" if mark.loss is None else f"{mark.loss:.4g}"
     return (
-        f"<g><title>{escape(mark.name.replace('^', ''))}: loss {loss}</title>"
+        f"<g><title>{svg.escape(mark.name.replace('^', ''))}: loss {loss}</title>"
         f'<path fill="#fff" stroke="#000" stroke-width="1.6" d="{shape}"/>{_label(x, y, mark)}</g>'
     )
 
@@ -127,33 +113,28 @@ def _label(x: float, y: float, mark: Mark) -> str:
     anchor, aside = ("end", -8.0) if is_origin or x > RIGHT - 50 else ("start", 8.0)
     style = "fill:#000;paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-linejoin:round;font-weight:600"
     name, _, power = mark.name.partition("^")
-    raised = f'<tspan dy="-5" font-size="10">{escape(power)}</tspan>' if power else ""
+    raised = f'<tspan dy="-5" font-size="10">{svg.escape(power)}</tspan>' if power else ""
     place = f'x="{number(x + aside)}" y="{number(y + (18.0 if is_origin else -8.0))}"'
-    return f'<text {place} text-anchor="{anchor}" style="{style}">{escape(name)}{raised}</text>'
+    return f'<text {place} text-anchor="{anchor}" style="{style}">{svg.escape(name)}{raised}</text>'
 
 
 def _shape(name: str) -> int:
     """Return a model's marker: round for the server's, square for control points, a diamond for the stop."""
     if name in ("Θ^τ+1", "stop"):
-        return 3
+        return STOP
     return 0 if name.startswith("Θ") else 1
-
-
-def _drawn_last(marks: Sequence[Mark]) -> list[Mark]:
-    """Return the marks with the server's stop on top."""
-    return sorted(marks, key=lambda mark: _shape(mark.name) == 3)
 
 
 def _colour_key(steps: Sequence[float], top: float) -> str:
     """Return the colours with the losses between them."""
     width = (RIGHT - LEFT) / len(COLOURS)
-    parts = [text(6, top + 10, "loss", kind="small")]
+    parts = [svg.text(6, top + 10, "loss", kind="small")]
     for place, colour in enumerate(COLOURS[: len(steps) + 1]):
         x = LEFT + place * width
         box = f'x="{number(x)}" y="{number(top)}" width="{number(width)}" height="12"'
         parts.append(f'<rect {box} fill="{colour}"/>')
         if place:
-            parts.append(text(x, top + 27, f"{steps[place - 1]:.4g}", anchor="middle", kind="small"))
+            parts.append(svg.text(x, top + 27, f"{steps[place - 1]:.4g}", anchor="middle", kind="small"))
     return "".join(parts)
 
 
@@ -162,18 +143,12 @@ def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[f
     places = [plot.place(t, y) for t, y in zip(scene.ts, losses, strict=False) if y is not None]
     if not places:
         return ""
-    parts = [series_line(polyline(places), index)]
+    parts = [svg.series_line(svg.polyline(places), index)]
     stop = scene.stop
     t, loss = (stop.t, stop.curve_loss) if index == CURVE else (stop.share, stop.chord_loss)
     if scene.view == "server" and loss is not None and t <= 1.0:
-        parts.append(series_markers([plot.place(t, loss)], index))
+        parts.append(svg.series_markers([plot.place(t, loss)], index))
     return f'<g data-series="{index}" data-name="{name}">' + "".join(parts) + "</g>"
-
-
-def _stop_label(plot: Plot, scene: Scene) -> str:
-    x = plot.x(min(1.0, scene.stop.t))
-    anchor, aside = ("end", -5.0) if scene.stop.t > 0.7 else ("start", 5.0)
-    return text(x + aside, plot.y.end + 11, f"t* = {scene.stop.t:.3g}", anchor=anchor, kind="over")
 
 
 def _words(scene: Scene) -> tuple[str, str]:
@@ -228,8 +203,9 @@ def _profile_caption(landscape: Landscape, scene: Scene) -> str:
     if not scene.curve_losses:
         parts = [f"The straight way from {ends}."]
     else:
-        highest = [max(_known(losses), default=0.0) for losses in (scene.curve_losses, scene.chord_losses)]
-        means = [_mean(losses) for losses in (scene.curve_losses, scene.chord_losses)]
+        known = _known(scene.curve_losses), _known(scene.chord_losses)
+        highest = [max(losses, default=0.0) for losses in known]
+        means = [sum(losses) / max(1, len(losses)) for losses in known]
         parts = [
             f"From {ends}. Highest loss {highest[0]:.4g} on the curve, {highest[1]:.4g} on the chord; mean "
             f"{means[0]:.4g} and {means[1]:.4g}."
@@ -249,8 +225,3 @@ def _profile_caption(landscape: Landscape, scene: Scene) -> str:
 
 def _known(losses: Sequence[float | None]) -> list[float]:
     return [loss for loss in losses if loss is not None]
-
-
-def _mean(losses: Sequence[float | None]) -> float:
-    known = _known(losses)
-    return sum(known) / max(1, len(known))

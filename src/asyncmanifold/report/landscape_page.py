@@ -9,10 +9,15 @@ from pathlib import Path
 
 from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.landscape.numbers import Landscape
-from asyncmanifold.report.drawing import Figure, escape
 from asyncmanifold.report.figure_files import make_figures_folder, write_pngs, write_svgs
 from asyncmanifold.report.landscape_figures import landscape_figures
 from asyncmanifold.report.page import figure_block, html_page
+from asyncmanifold.report.svg import Figure, escape
+
+DIFFERS = (
+    "the repeated run differs from its trace (another version of torch, or another data file?): "
+    "the pictures show the repeated one"
+)
 
 
 def write_landscape(landscape: Landscape, out: Path) -> Path:
@@ -56,10 +61,7 @@ def _overview(landscape: Landscape) -> str:
 def _warning(landscape: Landscape) -> str:
     if not landscape.differs:
         return ""
-    return (
-        '<section class="problems"><p>The repeated run differs from its trace (another version of torch, or '
-        "another data file?): the pictures show the repeated one.</p></section>\n"
-    )
+    return f'<section class="problems"><p>{DIFFERS.capitalize()}.</p></section>\n'
 
 
 def _loss_table(landscape: Landscape) -> str:

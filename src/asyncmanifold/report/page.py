@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncmanifold.report.assets import SCRIPT, STYLE
-from asyncmanifold.report.drawing import Figure, escape, inline_svg
 from asyncmanifold.report.palette import DARK, LIGHT, figure_style
+from asyncmanifold.report.svg import Figure, escape, inline_svg
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """What a browser may do with the page: show it, and load nothing."""

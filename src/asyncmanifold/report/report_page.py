@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncmanifold.report.comparison_figures import projected_share
-from asyncmanifold.report.drawing import Figure, escape
 from asyncmanifold.report.finished_runs import FoundRuns, RunData
 from asyncmanifold.report.page import figure_block, html_page
 from asyncmanifold.report.result_table import Table, html_scores, html_table
 from asyncmanifold.report.run_figures import run_figures
+from asyncmanifold.report.svg import Figure, escape
 
 MOST_RUNS = 60
 """Runs with figures of their own in the page; all have theirs in figures/."""

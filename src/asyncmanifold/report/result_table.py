@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncmanifold.report.comparison import COLUMNS, cell, score_rows
-from asyncmanifold.report.drawing import escape
+from asyncmanifold.report.svg import escape
 
 Table = Mapping[str, Mapping[str, Any]]
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncmanifold.report import svg
 from asyncmanifold.report.comparison_figures import projected_share
 from asyncmanifold.report.curves import thinned
-from asyncmanifold.report.drawing import (
-    LEFT,
-    RIGHT,
-    AxisScale,
-    Figure,
-    Plot,
-    axes,
-    dots,
-    number,
-    path,
-    scale,
-    text,
-    x_axis,
-)
 from asyncmanifold.report.finished_runs import JobSpan, RunData
 from asyncmanifold.report.palette import BAD, GOOD, SMALL_TRIANGLE, colour_class
+from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
 
 MOST_JOBS = 3000
 MOST_STEPS = 1500
@@ -39,18 +27,18 @@ def timeline_figure(run: RunData) -> Figure:
     row = max(1.0, min(16.0, 420.0 / max(1, len(clients))))
     top = 20.0
     bottom = top + row * max(1, len(clients))
-    x = scale((job.end for job in jobs), LEFT, RIGHT, zero=True)
+    x = svg.scale((job.end for job in jobs), LEFT, RIGHT, zero=True)
     middles = {client: top + row * (place + 0.5) for place, client in enumerate(clients)}
-    parts = [x_axis(x, bottom, top, "virtual time")]
+    parts = [svg.x_axis(x, bottom, top, "virtual time")]
     for client in thinned(clients, 30):
-        parts.append(text(LEFT - 6, middles[client] + 4, str(client), anchor="end", kind="small"))
+        parts.append(svg.text(LEFT - 6, middles[client] + 4, str(client), anchor="end", kind="small"))
     for kind, index, share in (("update", GOOD, 0.7), ("refused", BAD, 0.35)):
         chosen = [job for job in jobs if (job.kind == "update") == (kind == "update")]
         if chosen:
             d = "".join(_stroke(x, job, middles[job.client]) for job in chosen)
             width = f' stroke-width="{number(row * share)}"'
-            parts.append(path(d, f"jobs s {colour_class(index)}", width))
-    parts.append(text(6, 10, "client", kind="small"))
+            parts.append(svg.path(d, f"jobs s {colour_class(index)}", width))
+    parts.append(svg.text(6, 10, "client", kind="small"))
     refused = sum(job.kind != "update" for job in run.jobs)
     cut = f" Only the first {MOST_JOBS} jobs are shown." if len(run.jobs) > MOST_JOBS else ""
     caption = (
@@ -68,11 +56,13 @@ def cosine_figure(run: RunData) -> Figure:
         for step in shown
         for value, projects in zip(step.cosines, step.projected, strict=False)
     ]
-    plot = Plot(scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), AxisScale(-1.0, 1.0, 230.0, 26.0))
+    plot = Plot(
+        svg.scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), AxisScale(-1.0, 1.0, 230.0, 26.0)
+    )
     kept = [plot.place(x, y) for x, y, projects in points if not projects]
     gone = [plot.place(x, y) for x, y, projects in points if projects]
-    parts = [axes(plot, "updates", "cosine to the drift")]
-    parts.append(path(f"M{number(LEFT)} {number(plot.y(0.0))}H{number(RIGHT)}", "axis"))
+    parts = [svg.axes(plot, "updates", "cosine to the drift")]
+    parts.append(svg.path(f"M{number(LEFT)} {number(plot.y(0.0))}H{number(RIGHT)}", "axis"))
     parts.append(_dots_and_triangles(kept, gone))
     parts.append(_two_keys("kept (dot)", "projected (triangle)", 282.0))
     share = projected_share(run)
@@ -89,12 +79,12 @@ def step_figure(run: RunData) -> Figure:
     shown = thinned(run.steps, MOST_STEPS)
     values = [value for step in shown for value in (step.fraction, step.t)]
     plot = Plot(
-        scale((step.time for step in shown), LEFT, RIGHT, zero=True),
-        scale(values, 230.0, 26.0, zero=True),
+        svg.scale((step.time for step in shown), LEFT, RIGHT, zero=True),
+        svg.scale(values, 230.0, 26.0, zero=True),
     )
     fractions = [plot.place(step.time, step.fraction) for step in shown]
     places = [plot.place(step.time, step.t) for step in shown]
-    parts = [axes(plot, "virtual time", "fraction s, parameter t*")]
+    parts = [svg.axes(plot, "virtual time", "fraction s, parameter t*")]
     parts.append(_dots_and_triangles(fractions, places))
     parts.append(_two_keys("step fraction s (dot)", "t* on the curve (triangle)", 282.0))
     caption = (
@@ -119,19 +109,16 @@ def _thinning(run: RunData) -> str:
 
 def _dots_and_triangles(usual: Sequence[str], other: Sequence[str]) -> str:
     """Return places of two kinds, each in its colour and shape."""
-    parts = []
-    if usual:
-        parts.append(path(dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"'))
-    if other:
-        triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
-        parts.append(path(triangles, f"hollow s {colour_class(BAD)}"))
-    return "".join(parts)
+    dotted = svg.path(svg.dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"')
+    triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
+    hollow = svg.path(triangles, f"hollow s {colour_class(BAD)}")
+    return (dotted if usual else "") + (hollow if other else "")
 
 
 def _two_keys(first: str, second: str, y: float) -> str:
     return (
-        path(dots([f"54 {number(y - 4)}"]), f"dots s {colour_class(GOOD)}", ' stroke-width="6"')
-        + text(64, y, first)
-        + path(SMALL_TRIANGLE.format(place=f"244 {number(y - 4)}"), f"hollow s {colour_class(BAD)}")
-        + text(254, y, second)
+        svg.path(svg.dots([f"54 {number(y - 4)}"]), f"dots s {colour_class(GOOD)}", ' stroke-width="6"')
+        + svg.text(64, y, first)
+        + svg.path(SMALL_TRIANGLE.format(place=f"244 {number(y - 4)}"), f"hollow s {colour_class(BAD)}")
+        + svg.text(254, y, second)
     )

@@ -11,12 +11,12 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
 from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.report.comparison_figures import comparison_figures
-from asyncmanifold.report.drawing import Figure
 from asyncmanifold.report.figure_files import make_figures_folder, write_pngs, write_svgs
 from asyncmanifold.report.finished_runs import FoundRuns, RunData, find_runs
 from asyncmanifold.report.report_page import report_page
 from asyncmanifold.report.result_table import latex_table
 from asyncmanifold.report.run_figures import run_figures
+from asyncmanifold.report.svg import Figure
 
 
 def write_report(directory: Path, out: Path | None = None) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.lib import format as npy
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
 from asyncmanifold.sources.input_files import Show
-from asyncmanifold.tasks.npz import Records, read_header, read_npz
+from asyncmanifold.tasks.npz import Records, check_images, open_record, read_header, read_npz, record_names
 
 Images = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -64,60 +63,37 @@ def rewrite_npz(
 
     The records called ``names`` must be there, with a row for each image; ``check`` refuses wrong ones.
     """
-    path, shape = str(source), _image_shape(source, size)
-    records = read_npz(path, names)
-    for name in _record_names(source):
+    path = str(source)
+    shape, records = _image_shape(path, size), read_npz(path, names)
+    for name in record_names(path):
         if name not in ("images", *records):
             records |= read_npz(path, (name,))
     check(path, records)
     first = names[0]
     if len(records[first]) != shape[0]:
         raise InputError(f"{path}: record {first!r} has {len(records[first])} rows, but 'images' {shape[0]}")
-    write_npz(out, shape, _image_blocks(source, shape), records)
+    write_npz(out, shape, _image_blocks(path, shape), records)
     show(shape[0], shape[0])
     return records
 
 
-def _record_names(path: Path) -> list[str]:
-    """Return the names of a file's records."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [member.removesuffix(".npy") for member in archive.namelist()]
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path}: not an .npz file, or cut off") from error
-
-
-def _image_shape(path: Path, size: int) -> Shape:
+def _image_shape(path: str, size: int) -> Shape:
     """Return the shape of a file's images without reading them; wrong ones are refused."""
-    if "images" not in (names := _record_names(path)):
-        raise InputError(f"{path}: no record 'images' (there are: {', '.join(names) or 'none'})")
-    with zipfile.ZipFile(path) as archive:
-        try:
-            with archive.open("images.npy") as file:
-                shape, in_columns, dtype = read_header(file)
-        except (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{path}: record 'images' cannot be read: {reason}") from error
-    if dtype != np.uint8 or shape[1:] != (size, size):
-        raise InputError(f"{path}: record 'images' is {dtype} {shape}, must be uint8 (N, {size}, {size})")
-    if shape[0] == 0:
-        raise InputError(f"{path}: record 'images' is empty")
+    with open_record(path, "images") as (file, _):
+        shape, in_columns, dtype = read_header(file)
+    check_images(path, dtype, shape, size)
     if in_columns:
         raise InputError(f"{path}: record 'images' is in Fortran order, must be in C order")
     return shape
 
 
-def _image_blocks(path: Path, shape: Shape) -> Iterator[Images]:
+def _image_blocks(path: str, shape: Shape) -> Iterator[Images]:
     """Yield the bytes of a file's images, a few at a time."""
     left = int(np.prod(shape, dtype=np.int64))
-    try:
-        with zipfile.ZipFile(path) as archive, archive.open("images.npy") as file:
-            read_header(file)
-            while left and (block := file.read(min(BLOCK, left))):
-                left -= len(block)
-                yield np.frombuffer(block, np.uint8)
-    except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: record 'images' cannot be read: {reason}") from error
+    with open_record(path, "images") as (file, _):
+        read_header(file)
+        while left and (block := file.read(min(BLOCK, left))):
+            left -= len(block)
+            yield np.frombuffer(block, np.uint8)
     if left:
         raise InputError(f"{path}: record 'images' is cut off, {left} bytes are missing")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +13,12 @@ import numpy.typing as npt
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
-from asyncmanifold.sources.hugging_face import Batch, shown_rows
+from asyncmanifold.sources.hugging_face import Batch, rows_by
 from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
-from asyncmanifold.sources.optional import import_optional
 from asyncmanifold.tasks.femnist import CLASSES
 from asyncmanifold.tasks.npz import Records, check_integers
+from asyncmanifold.tasks.optional import import_optional
 
 Labels = npt.NDArray[np.int16]
 
@@ -78,10 +77,7 @@ def _from_pixels(x: list[Any], where: str) -> Images:
 
 def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[ImageBlock]:
     """Yield the rows of Hugging Face's form, writer by writer."""
-    for writer, group in groupby(shown_rows(batches, show), key=lambda placed: placed[1]["writer_id"]):
-        rows = list(group)
-        if not isinstance(writer, str):
-            raise InputError(f"{rows[0][0]}: writer_id {writer!r} must be a string")
+    for writer, rows in rows_by("writer_id", batches, show):
         images = [_from_picture(row["image"], where) for where, row in rows]
         labels = [_label(row["character"], where) for where, row in rows]
         yield ImageBlock(writer, np.stack(images), np.array(labels, np.int16), None)
@@ -105,29 +101,24 @@ def _from_picture(value: object, where: str) -> Images:
 
 def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
     """Write the blocks to a file; return what was written, in words."""
-    images: list[Images] = []
-    labels: list[Labels] = []
-    user: list[npt.NDArray[np.int32]] = []
-    is_test: list[npt.NDArray[np.uint8]] = []
-    writers: dict[str, int] = {}
+    held, is_test = [], []
     seen: Counter[str] = Counter()
     for block in blocks:
-        images.append(block.images)
-        labels.append(block.labels)
-        number = writers.setdefault(block.writer, len(writers))
-        user.append(np.full(len(block.labels), number, np.int32))
+        held.append(block)
         is_test.append(_is_test(block, seen[block.writer]))
         seen[block.writer] += len(block.labels)
-    if not images:
+    if not held:
         raise InputError(f"{source}: no images")
+    writers = {name: number for number, name in enumerate(seen)}
+    user = [np.full(len(block.labels), writers[block.writer], np.int32) for block in held]
     records: Records = {
-        "labels": np.concatenate(labels),
+        "labels": np.concatenate([block.labels for block in held]),
         "user": np.concatenate(user),
         "user_names": np.array(list(writers)),
         "is_test": np.concatenate(is_test),
     }
     _check_split(source, records)
-    write_npz(out, (len(records["labels"]), SIZE, SIZE), images, records)
+    write_npz(out, (len(records["labels"]), SIZE, SIZE), (block.images for block in held), records)
     return _in_words(records)
 
 

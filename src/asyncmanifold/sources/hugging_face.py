@@ -5,17 +5,21 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.sources.input_files import Show, check_columns, find_files
-from asyncmanifold.sources.optional import import_optional
+from asyncmanifold.tasks.optional import import_optional
 
 ROWS = 1000
 TIMEOUT = 10.0
 """Seconds to wait for the Hub's first answer."""
+
+
+PlacedRow = tuple[str, dict[str, Any]]
+"""A row after its place, as error messages name it."""
 
 
 class Batch(NamedTuple):
@@ -46,8 +50,17 @@ def find_rows(source: str, suffixes: Sequence[str], columns: Sequence[str]) -> I
     return chain.from_iterable(batches) if files else None
 
 
-def shown_rows(batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row after its place, as error messages name it; show after each batch how many are done."""
+def rows_by(column: str, batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, list[PlacedRow]]]:
+    """Yield who wrote or spoke, by a column, and the rows that follow each other and are theirs."""
+    for name, group in groupby(_shown(batches, show), key=lambda placed: placed[1][column]):
+        rows = list(group)
+        if not isinstance(name, str):
+            raise InputError(f"{rows[0][0]}: {column} {name!r} must be a string")
+        yield name, rows
+
+
+def _shown(batches: Iterable[Batch], show: Show) -> Iterator[PlacedRow]:
+    """Show after each batch how many rows are done."""
     done = 0
     for batch in batches:
         for number, row in enumerate(batch.rows, start=batch.first):
@@ -77,14 +90,8 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Iterator[Batch]:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             check_columns(str(path), reader.fieldnames or [], columns)
-            first, rows = 0, []
-            for number, row in enumerate(reader):
-                rows.append({column: row[column] for column in columns})
-                if len(rows) == ROWS:
-                    yield Batch(rows, first, None, str(path))
-                    first, rows = number + 1, []
-            if rows:
-                yield Batch(rows, first, None, str(path))
+            for number, rows in enumerate(iter(lambda: list(islice(reader, ROWS)), [])):
+                yield Batch(rows, number * ROWS, None, str(path))
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a .csv file, or cut off: {error}") from error
 

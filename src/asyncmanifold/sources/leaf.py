@@ -56,7 +56,9 @@ def _json_files(folder: Path) -> list[Path]:
 def read_leaf(path: Path) -> Iterator[LeafUser]:
     """Yield the users of a file; any fault is an ``InputError`` of one line."""
     content = _content(path)
-    users, user_data = content["users"], content["user_data"]
+    users, user_data = _entries(content, str(path), users=list, user_data=dict)
+    if not all(isinstance(user, str) for user in users):
+        raise InputError(f"{path}: 'users' must be strings")
     groups = content.get("hierarchies", [])
     if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
         raise InputError(f"{path}: 'hierarchies' must be strings")
@@ -66,40 +68,30 @@ def read_leaf(path: Path) -> Iterator[LeafUser]:
         where = f"{path}, user {user!r}"
         if user not in user_data:
             raise InputError(f"{where}: nothing in 'user_data'")
-        x, y = _lists(user_data[user], where)
+        x, y = _entries(user_data[user], where, x=list, y=list)
+        if len(x) != len(y):
+            raise InputError(f"{where}: {len(x)} x, but {len(y)} y")
         yield LeafUser(user, [groups[place]] if by_place else groups, x, y, where)
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> Any:
     try:
         with path.open(encoding="utf-8") as file:
-            content = json.load(file)
+            return json.load(file)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(f"{path}, {place}: not JSON, or cut off: {error.msg}") from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not JSON") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: not an object with users and user_data")
-    for key, kind, article in (("users", list, "a list"), ("user_data", dict, "an object")):
-        if key not in content:
-            raise InputError(f"{path}: no {key!r}")
-        if not isinstance(content[key], kind):
-            raise InputError(f"{path}: {key!r} must be {article}")
-    if not all(isinstance(user, str) for user in content["users"]):
-        raise InputError(f"{path}: 'users' must be strings")
-    return content
 
 
-def _lists(data: Any, where: str) -> tuple[list[Any], list[Any]]:
+def _entries(data: Any, where: str, **kinds: type) -> list[Any]:
+    """Return the named entries of an object, each a list or an object itself."""
     if not isinstance(data, dict):
-        raise InputError(f"{where}: not an object with x and y")
-    for key in ("x", "y"):
+        raise InputError(f"{where}: not an object with {' and '.join(kinds)}")
+    for key, kind in kinds.items():
         if key not in data:
             raise InputError(f"{where}: no {key!r}")
-        if not isinstance(data[key], list):
-            raise InputError(f"{where}: {key!r} must be a list")
-    x, y = data["x"], data["y"]
-    if len(x) != len(y):
-        raise InputError(f"{where}: {len(x)} x, but {len(y)} y")
-    return x, y
+        if not isinstance(data[key], kind):
+            raise InputError(f"{where}: {key!r} must be {'a list' if kind is list else 'an object'}")
+    return [data[key] for key in kinds]

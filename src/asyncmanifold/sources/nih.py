@@ -13,9 +13,9 @@ import numpy as np
 from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
 from asyncmanifold.sources.input_files import Show, check_columns
-from asyncmanifold.sources.optional import import_optional
 from asyncmanifold.tasks.cxr8 import STORED_SIZE
 from asyncmanifold.tasks.npz import Records, check_integers
+from asyncmanifold.tasks.optional import import_optional
 
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),

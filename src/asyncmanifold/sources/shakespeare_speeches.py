@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain, groupby
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.sources.hugging_face import Batch, shown_rows
+from asyncmanifold.sources.hugging_face import Batch, rows_by
 from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
@@ -44,24 +43,10 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
 
 def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
     """Yield the running texts of Hugging Face's form, user by user."""
-    for user, rows in groupby(_windows(batches, show), key=lambda row: row.user):
-        first = next(rows)
-        play, speaker = play_and_speaker(user, (), first.where)
-        yield from _speeches(play, speaker, join_windows(row.window for row in chain([first], rows)))
-
-
-class _Row(NamedTuple):
-    user: str
-    window: tuple[str, str]
-    where: str
-
-
-def _windows(batches: Iterable[Batch], show: Show) -> Iterator[_Row]:
-    for where, row in shown_rows(batches, show):
-        if not isinstance(user := row["character_id"], str):
-            raise InputError(f"{where}: character_id {user!r} must be a string")
-        window = check_window(row["x"], row["y"], where)
-        yield _Row(user, window, f"{where}, character_id {user!r}")
+    for user, rows in rows_by("character_id", batches, show):
+        play, speaker = play_and_speaker(user, (), f"{rows[0][0]}, character_id {user!r}")
+        windows = (check_window(row["x"], row["y"], where) for where, row in rows)
+        yield from _speeches(play, speaker, join_windows(windows))
 
 
 def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech]:
@@ -89,7 +74,7 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     """Write speeches to a file; return what was written, in words."""
     count = 0
     speakers: set[tuple[str, str]] = set()
-    with replacing(out) as draft, _opened(draft, out.name.endswith(".gz")) as file:
+    with replacing(out) as draft, draft.open("wb") as raw, _packed(raw, out.suffix == ".gz") as file:
         for entry in speeches:
             count += 1
             speakers.add((entry["play"], entry["speaker"]))
@@ -100,12 +85,8 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
 
 
-@contextmanager
-def _opened(path: Path, compressed: bool) -> Iterator[IO[bytes]]:
-    """Open for writing; compressed files carry no name and no time, so equal content gives equal bytes."""
-    with path.open("wb") as file:
-        if not compressed:
-            yield file
-            return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
-            yield cast(IO[bytes], zipped)
+def _packed(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
+    """Compressed files carry no name and no time, so equal content gives equal bytes."""
+    if not is_compressed:
+        return nullcontext(file)
+    return cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))

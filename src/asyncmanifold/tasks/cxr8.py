@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -15,17 +16,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.data import shared_out
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
-from asyncmanifold.tasks.shufflenet import CHANNELS, ShuffleNet
+from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
 
 STORED_SIZE = 128
-IMAGE_SIZES = (16, 32, 64, 128)
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 """Of ImageNet's colours, as published weights expect them."""
@@ -52,19 +53,9 @@ class Cxr8:
     validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("clients", "conditions"):
-            if getattr(self, name) < 1:
-                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be at least 1")
-        if self.image_size not in IMAGE_SIZES:
-            allowed = ", ".join(str(size) for size in IMAGE_SIZES)
-            raise InputError(f"Cxr8(image_size={self.image_size}) must be one of {allowed}")
-        if self.width not in CHANNELS:
-            raise InputError(f"Cxr8(width={self.width!r}) must be one of {', '.join(CHANNELS)}")
-        if self.max_examples is not None and self.max_examples < 1:
-            raise InputError(f"Cxr8(max_examples={self.max_examples}) must be at least 1")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Cxr8({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, **dict.fromkeys(("clients", "conditions", "max_examples"), "at least 1"))
+        check(self, image_size="one of 16, 32, 64, 128", width="'x0.5', 'x1.0' or 'x1.5'")
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""
@@ -78,10 +69,9 @@ class Cxr8:
         kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
-        prepare = partial(normalised, self.image_size)
         patients = records["patient_id"][kept]
         tested, rest = hold_out(patients, self.test_fraction, random)
-        train, validation = [], []
+        cut = []
         for client, part in enumerate(by_group(patients[rest], self.clients, seed)):
             rows = rest[part]
             held_out, trained = hold_out(patients[rows], self.validation_fraction, random)
@@ -90,15 +80,12 @@ class Cxr8:
                     f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
                     f"examples or a smaller validation_fraction is needed"
                 )
-            train.append(kept[rows[trained]])
-            validation.append(kept[rows[held_out]])
+            cut.append((kept[rows[held_out]], kept[rows[trained]]))
         return Task(
             model=partial(make_model, self.conditions, self.width, weights),
             loss=nn.functional.binary_cross_entropy_with_logits,
-            clients=Shares(inputs, targets, train, prepare),
-            validation=Shares(inputs, targets, validation, prepare),
-            test=TensorData(inputs, targets, torch.from_numpy(kept[tested]), prepare),
             metrics=metrics_of(condition_names(self.data, self.conditions)),
+            **shared_out(inputs, targets, cut, kept[tested], partial(normalised, self.image_size)),
         )
 
 
@@ -149,6 +136,9 @@ class _OverConditions:
     Not a number where there is no such condition, or where an output is none.
     """
 
+    SCORE: str
+    """What torchmetrics calls it."""
+
     def __init__(self, condition: int | None = None) -> None:
         self._chosen = slice(None) if condition is None else slice(condition, condition + 1)
         self._outputs: list[Tensor] = []
@@ -167,29 +157,21 @@ class _OverConditions:
         if not outputs.isfinite().all():
             return float("nan")
         pairs = zip(outputs.sigmoid().unbind(1), targets.unbind(1), strict=True)
-        scores = [self._score(chances, found) for chances, found in pairs if 0 < found.sum() < len(found)]
+        score = getattr(import_module("torchmetrics.functional.classification"), self.SCORE)
+        scores = [float(score(chances, found)) for chances, found in pairs if 0 < found.sum() < len(found)]
         return sum(scores) / len(scores) if scores else float("nan")
-
-    def _score(self, chances: Tensor, found: Tensor) -> float:
-        raise TypeError("a metric says how it scores a condition")
 
 
 class AUROC(_OverConditions):
     """The mean area under the ROC curve."""
 
-    def _score(self, chances: Tensor, found: Tensor) -> float:
-        from torchmetrics.functional.classification import binary_auroc
-
-        return float(binary_auroc(chances, found))
+    SCORE = "binary_auroc"
 
 
 class AUPRC(_OverConditions):
     """The mean area under the precision-recall curve, as average precision."""
 
-    def _score(self, chances: Tensor, found: Tensor) -> float:
-        from torchmetrics.functional.classification import binary_average_precision
-
-        return float(binary_average_precision(chances, found))
+    SCORE = "binary_average_precision"
 
 
 def metrics_of(conditions: Sequence[str]) -> dict[str, Callable[[], Metric]]:
@@ -211,7 +193,7 @@ def condition_names(path: str, conditions: int) -> list[str]:
 
 def _read(path: str, conditions: int) -> Records:
     records = read_npz(path, ("images", "labels", "patient_id"))
-    check_images(path, records["images"], STORED_SIZE)
+    check_images(path, records["images"].dtype, records["images"].shape, STORED_SIZE)
     check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
     if (columns := records["labels"].shape[1]) < conditions:
         raise InputError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast, overload, runtime_checkable
 
 import numpy as np
@@ -27,6 +28,7 @@ class Data(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
 class TensorData:
     """Examples that are rows of two tensors, all of them or those that ``indices`` names.
 
@@ -34,28 +36,23 @@ class TensorData:
     It is a function of a module where data goes to other processes.
     """
 
-    def __init__(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        indices: Tensor | None = None,
-        prepare: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
-        if len(inputs) != len(targets):
-            raise InputError(f"{len(inputs)} inputs but {len(targets)} targets")
-        self._inputs = inputs
-        self._targets = targets
-        self._indices = indices
-        self._prepare = prepare
+    inputs: Tensor
+    targets: Tensor
+    indices: Tensor | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise InputError(f"{len(self.inputs)} inputs but {len(self.targets)} targets")
 
     def __len__(self) -> int:
-        return len(self._inputs) if self._indices is None else len(self._indices)
+        return len(self.inputs if self.indices is None else self.indices)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return rows of both tensors, the inputs prepared."""
-        rows = indices if self._indices is None else self._indices.index_select(0, indices)
-        inputs, targets = self._inputs.index_select(0, rows), self._targets.index_select(0, rows)
-        return inputs if self._prepare is None else self._prepare(inputs), targets
+        rows = indices if self.indices is None else self.indices.index_select(0, indices)
+        inputs, targets = self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
+        return inputs if self.prepare is None else self.prepare(inputs), targets
 
 
 class Shares(Sequence[TensorData]):
@@ -117,6 +114,25 @@ class Shares(Sequence[TensorData]):
         number = range(len(self))[client]
         indices = self._indices[self._ends[number] : self._ends[number + 1]]
         return TensorData(*self._examples, indices, self._prepare)
+
+
+def shared_out(
+    inputs: Tensor,
+    targets: Tensor,
+    parts: Iterable[Sequence[npt.ArrayLike]],
+    test: npt.NDArray[np.int64],
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, Any]:
+    """Return a task's ``clients``, ``validation`` and ``test``.
+
+    ``parts`` has, for each client, the rows that are held out for its validation, and those to train on.
+    """
+    validation, train = zip(*parts, strict=True)
+    return {
+        "clients": Shares(inputs, targets, train, prepare),
+        "validation": Shares(inputs, targets, validation, prepare),
+        "test": TensorData(inputs, targets, torch.from_numpy(test), prepare),
+    }
 
 
 class DatasetData:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.cnn import FederatedCNN
+from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.partitions import cut_off
 from asyncmanifold.tasks.task import Task
 
 
@@ -28,15 +32,8 @@ class Digits:
     validation_fraction: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise InputError(f"Digits(clients={self.clients}) must be at least 1")
-        if not 0.0 < self.concentration < float("inf"):
-            raise InputError(f"Digits(concentration={self.concentration}) must be above 0 and finite")
-        if self.min_examples < 2:
-            raise InputError(f"Digits(min_examples={self.min_examples}) must be at least 2")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Digits({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, clients="at least 1", concentration="above 0 and finite", min_examples="at least 2")
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         available = int(1797 * (1.0 - self.test_fraction))
         if self.clients * self.min_examples > available // 2:
             raise InputError(
@@ -55,35 +52,11 @@ class Digits:
         order = random.permutation(len(labels))
         test, rest = np.split(order, [int(len(order) * self.test_fraction)])
         parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
-        train, validation = [], []
-        for part in parts:
-            held_out, trained = np.split(rest[part], [max(1, int(len(part) * self.validation_fraction))])
-            train.append(trained)
-            validation.append(held_out)
+        cut = [cut_off(rest[part], self.validation_fraction) for part in parts]
         return Task(
-            model=DigitsCNN,
+            model=partial(FederatedCNN, 10, kernel=3, channels=16, hidden=64, side=8),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train),
-            validation=Shares(inputs, targets, validation),
-            test=TensorData(inputs, targets, torch.from_numpy(test)),
-        )
-
-
-class DigitsCNN(nn.Sequential):
-    """Two 3×3 convolutions and two dense layers."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(128, 64),
-            nn.ReLU(),
-            nn.Linear(64, 10),
+            **shared_out(inputs, targets, cut, test),
         )
 
 

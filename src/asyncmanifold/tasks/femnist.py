@@ -7,15 +7,16 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.cnn import FederatedCNN
+from asyncmanifold.tasks.data import shared_out
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, at_most, by_group, dirichlet
+from asyncmanifold.tasks.partitions import Indices, at_most, by_group, cut_off, dirichlet
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -49,24 +50,12 @@ class Femnist:
     """The width of its first dense layer."""
 
     def __post_init__(self) -> None:
-        for name in ("clients", "channels", "hidden"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"Femnist({name}={value}) must be at least 1")
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise InputError(f"Femnist(kernel={self.kernel}) must be odd and at least 1")
-        if self.partition not in ("dirichlet", "writer"):
-            raise InputError(f"Femnist(partition={self.partition!r}) must be 'dirichlet' or 'writer'")
-        if not 0.0 < self.concentration < float("inf"):
-            raise InputError(f"Femnist(concentration={self.concentration}) must be above 0 and finite")
-        if self.min_examples < 2:
-            raise InputError(f"Femnist(min_examples={self.min_examples}) must be at least 2")
-        for name in ("max_examples", "max_test"):
-            if (most := getattr(self, name)) is not None and most < 1:
-                raise InputError(f"Femnist({name}={most}) must be at least 1")
-        if not 0.0 < self.validation_fraction < 1.0:
-            raise InputError(
-                f"Femnist(validation_fraction={self.validation_fraction}) must be between 0 and 1"
-            )
+        counts = ("clients", "channels", "hidden", "kernel", "max_examples", "max_test")
+        check(self, partition="'dirichlet' or 'writer'", **dict.fromkeys(counts, "at least 1"))
+        check(self, concentration="above 0 and finite", min_examples="at least 2")
+        check(self, validation_fraction="above 0 and below 1")
+        if self.kernel % 2 == 0:
+            raise InputError(f"Femnist(kernel={self.kernel}) must be odd")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""
@@ -79,50 +68,25 @@ class Femnist:
         tested = at_most(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
-        train, validation = [], []
-        for part in self._parts(records["labels"][trained], records["user"][trained], seed):
-            count = max(1, int(len(part) * self.validation_fraction))
-            held_out, rest = np.split(random.permutation(trained[part]), [count])
-            train.append(rest)
-            validation.append(held_out)
+        parts = self._parts(records, trained, seed)
+        cut = [cut_off(random.permutation(trained[part]), self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train, ink),
-            validation=Shares(inputs, targets, validation, ink),
-            test=TensorData(inputs, targets, torch.from_numpy(tested), ink),
+            **shared_out(inputs, targets, cut, tested, ink),
         )
 
-    def _parts(
-        self, labels: npt.NDArray[np.integer], writers: npt.NDArray[np.integer], seed: int
-    ) -> list[Indices]:
+    def _parts(self, records: Records, chosen: Indices, seed: int) -> list[Indices]:
         if self.partition == "dirichlet":
+            labels = records["labels"][chosen]
             return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
-        parts = by_group(writers, self.clients, seed)
+        parts = by_group(records["user"][chosen], self.clients, seed)
         if (least := min(len(part) for part in parts)) < self.min_examples:
             raise InputError(
                 f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
                 f"or a smaller min_examples is needed"
             )
         return parts
-
-
-class FederatedCNN(nn.Sequential):
-    """The CNN of most federated studies (McMahan et al. 2017): 1,663,370 parameters at 10 classes."""
-
-    def __init__(self, classes: int, kernel: int = 5, channels: int = 32, hidden: int = 512) -> None:
-        super().__init__(
-            nn.Conv2d(1, channels, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(channels, 2 * channels, kernel, padding=kernel // 2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(7 * 7 * 2 * channels, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, classes),
-        )
 
 
 def ink(images: Tensor) -> Tensor:
@@ -132,7 +96,7 @@ def ink(images: Tensor) -> Tensor:
 
 def _read(path: str) -> Records:
     records = read_npz(path, ("images", "labels", "user", "is_test"))
-    check_images(path, records["images"], 28)
+    check_images(path, records["images"].dtype, records["images"].shape, 28)
     check_integers(path, "labels", records["labels"], highest=CLASSES - 1)
     check_integers(path, "user", records["user"])
     check_integers(path, "is_test", records["is_test"], highest=1)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from torch import Tensor, nn
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.tasks.optional import import_optional
 
 
 def on_manifold(start: Tensor, manifold: str | None) -> nn.Parameter:
     """Return a parameter on one of geoopt's manifolds, or a plain one."""
     if manifold is None:
         return nn.Parameter(start)
-    try:
-        geoopt = import_module("geoopt")
-    except ImportError as error:
-        raise InputError(
-            "a curved space needs the extra 'curved': pip install 'asyncmanifold[curved]'"
-        ) from error
+    geoopt = import_optional("geoopt", "a curved space", extra="curved")
     parameter: nn.Parameter = geoopt.ManifoldParameter(start, manifold=getattr(geoopt, manifold)())
     return parameter

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -21,6 +22,8 @@ MAPPED_BYTES = 1 << 26
 """Arrays from this size on are mapped; smaller ones are read and their checksum is verified."""
 LENGTHS_OFFSET = 26
 """Where a zip file's local header says how long the rest of it is."""
+UNREADABLE = (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading a record raises where it is faulty."""
 
 
 def read_npz(path: str, names: Sequence[str]) -> Records:
@@ -29,13 +32,7 @@ def read_npz(path: str, names: Sequence[str]) -> Records:
     The arrays must have a row for each example, so all have the same length. Others are not read. What is
     large and not compressed is mapped into memory: a row is read when it is used.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            records = {name: _read(archive, name, path) for name in names}
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path}: not an .npz file, or cut off") from error
+    records = {name: _read(path, name) for name in names}
     first = names[0]
     for name, record in records.items():
         if record.ndim == 0 or len(record) != len(records[first]):
@@ -44,23 +41,44 @@ def read_npz(path: str, names: Sequence[str]) -> Records:
     return records
 
 
-def _read(archive: zipfile.ZipFile, name: str, path: str) -> npt.NDArray[Any]:
-    if f"{name}.npy" not in archive.namelist():
-        present = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
-        raise InputError(f"{path}: no record {name!r} (there are: {present or 'none'})")
+@contextmanager
+def _opened(path: str) -> Iterator[zipfile.ZipFile]:
     try:
-        member = archive.getinfo(f"{name}.npy")
-        with archive.open(member) as file:
-            if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
-                return _mapped(file, member, path)
-            record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
-            return record
-    except (
-        *(ValueError, EOFError, NotImplementedError, RuntimeError),
-        *(zipfile.BadZipFile, zlib.error),
-    ) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: record {name!r} cannot be read: {reason}") from error
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path}: not an .npz file, or cut off") from error
+
+
+@contextmanager
+def open_record(path: str, name: str) -> Iterator[tuple[IO[bytes], zipfile.ZipInfo]]:
+    """Open one record of a file; any fault, also while it is read, is an ``InputError`` of one line."""
+    with _opened(path) as archive:
+        if f"{name}.npy" not in archive.namelist():
+            present = ", ".join(record_names(path)) or "none"
+            raise InputError(f"{path}: no record {name!r} (there are: {present})")
+        try:
+            with archive.open(f"{name}.npy") as file:
+                yield file, archive.getinfo(f"{name}.npy")
+        except UNREADABLE as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{path}: record {name!r} cannot be read: {reason}") from error
+
+
+def record_names(path: str) -> list[str]:
+    """Return the names of a file's records."""
+    with _opened(path) as archive:
+        return [member.removesuffix(".npy") for member in archive.namelist()]
+
+
+def _read(path: str, name: str) -> npt.NDArray[Any]:
+    with open_record(path, name) as (file, member):
+        if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
+            return _mapped(file, member, path)
+        record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
+        return record
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -86,13 +104,11 @@ def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[
     return np.memmap(path, dtype, "c", start + file.tell(), shape, order)
 
 
-def check_images(path: str, images: npt.NDArray[Any], size: int) -> None:
+def check_images(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], size: int) -> None:
     """Refuse images that are not (N, size, size) bytes."""
-    if images.dtype != np.uint8 or images.shape[1:] != (size, size):
-        raise InputError(
-            f"{path}: record 'images' is {images.dtype} {images.shape}, must be uint8 (N, {size}, {size})"
-        )
-    if len(images) == 0:
+    if dtype != np.uint8 or shape[1:] != (size, size):
+        raise InputError(f"{path}: record 'images' is {dtype} {shape}, must be uint8 (N, {size}, {size})")
+    if shape[0] == 0:
         raise InputError(f"{path}: record 'images' is empty")
 
 

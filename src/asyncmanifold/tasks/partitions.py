@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.tasks.optional import import_optional
 
 Indices = npt.NDArray[np.int64]
 
@@ -24,6 +25,11 @@ def at_most(most: int | None, indices: Indices, random: np.random.Generator) -> 
     return np.sort(random.choice(indices, most, replace=False))
 
 
+def cut_off(rows: Indices, fraction: float) -> list[Indices]:
+    """Return the first fraction of the rows, but one at least, and the rest."""
+    return np.split(rows, [max(1, int(len(rows) * fraction))])
+
+
 def dirichlet(
     labels: npt.NDArray[np.integer], clients: int, concentration: float, min_examples: int, seed: int
 ) -> list[Indices]:
@@ -32,15 +38,10 @@ def dirichlet(
     The partition is that of Flower Datasets' ``DirichletPartitioner`` without self-balancing, so that
     figures can be compared with those of other studies that use it.
     """
-    try:
-        from datasets import Dataset
-        from flwr_datasets.partitioner import DirichletPartitioner
-    except ImportError as error:
-        raise InputError(
-            "a Dirichlet partition needs the extra 'data': pip install 'asyncmanifold[data]'"
-        ) from error
+    datasets = import_optional("datasets", "a Dirichlet partition")
+    partitioners = import_optional("flwr_datasets.partitioner", "a Dirichlet partition")
     numbers = np.arange(len(labels), dtype=np.int64)
-    partitioner = DirichletPartitioner(
+    partitioner = partitioners.DirichletPartitioner(
         num_partitions=clients,
         partition_by="label",
         alpha=concentration,
@@ -49,7 +50,7 @@ def dirichlet(
         seed=int(derive(seed, Purpose.PARTITION, _STREAM).integers(2**63)),
     )
     # Arrow columns become arrays at once; others are read row by row, which takes seconds.
-    partitioner.dataset = Dataset.from_dict({"label": labels, "index": numbers}).with_format("arrow")
+    partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "index": numbers}).with_format("arrow")
     try:
         with warnings.catch_warnings():
             # One for every attempt that is drawn anew; the error below says it once.

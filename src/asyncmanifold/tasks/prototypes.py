@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from asyncmanifold.errors import InputError
+from asyncmanifold.checks import check
 from asyncmanifold.tasks.digits import Digits
 from asyncmanifold.tasks.manifolds import on_manifold
 from asyncmanifold.tasks.task import Task
@@ -30,10 +30,7 @@ class Prototypes(Digits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.space not in ("sphere", "flat"):
-            raise InputError(f"Prototypes(space={self.space!r}) must be 'sphere' or 'flat'")
-        if self.dimension < 2:
-            raise InputError(f"Prototypes(dimension={self.dimension}) must be at least 2")
+        check(self, space="'sphere' or 'flat'", dimension="at least 2")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
@@ -57,22 +58,16 @@ class Shakespeare:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"Shakespeare({name}={value}) must be at least 1")
+        counts = ("clients", "context", "stride", "layers", "heads", "max_windows", "max_test")
+        check(self, dropout="in [0, 1)", **dict.fromkeys(counts, "at least 1"))
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         if self.width < self.heads:
             raise InputError(f"Shakespeare(width={self.width}) must be at least heads = {self.heads}")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"Shakespeare({name}={getattr(self, name)}) must be between 0 and 1")
         if self.test_fraction + self.validation_fraction >= 1.0:
             raise InputError(
                 f"Shakespeare(test_fraction={self.test_fraction}, validation_fraction="
                 f"{self.validation_fraction}) must leave something to train on"
             )
-        if not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"Shakespeare(dropout={self.dropout}) must be in [0, 1)")
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same clients and windows."""
@@ -88,28 +83,22 @@ class Shakespeare:
         for title, pieces in zip(titles, windows, strict=True):
             if not len(pieces.train):
                 raise InputError(f"{self.data}: {title!r} has no speaker with {self.context + 1} characters")
-        test = np.concatenate([pieces.test for pieces in windows])
-        if not len(test):
+        if not any(len(pieces.test) for pieces in windows):
             raise InputError(
                 f"{self.data}: no speaker's last {self.test_fraction:.0%} has {self.context + 1} characters"
             )
         # Training windows are drawn last: max_windows leaves the held-out ones as they are.
         random = derive(seed, Purpose.PARTITION)
         hands = deal(len(titles), self.clients, random)
-        test = at_most(self.max_test, test, random)
-        most = None if self.max_test is None else max(1, self.max_test // self.clients)
-        validation = [
-            at_most(most, np.concatenate([windows[play].validation for play in hand]), random)
-            for hand in hands
-        ]
-        train = [
-            at_most(self.max_windows, np.concatenate([windows[play].train for play in hand]), random)
-            for hand in hands
-        ]
 
-        def examples(starts: Starts) -> WindowData:
+        def examples(most: int | None, pieces: Iterable[Starts]) -> WindowData:
+            starts = at_most(most, np.concatenate(list(pieces)), random)
             return WindowData(corpus.text, torch.from_numpy(starts), self.context)
 
+        test = examples(self.max_test, (pieces.test for pieces in windows))
+        most = None if self.max_test is None else max(1, self.max_test // self.clients)
+        validation = [examples(most, (windows[play].validation for play in hand)) for hand in hands]
+        train = [examples(self.max_windows, (windows[play].train for play in hand)) for hand in hands]
         return Task(
             model=partial(
                 CharacterTransformer,
@@ -122,25 +111,21 @@ class Shakespeare:
                 dropout=self.dropout,
             ),
             loss=every_position_loss,
-            clients=[examples(starts) for starts in train],
-            validation=[examples(starts) for starts in validation],
-            test=examples(test),
+            clients=train,
+            validation=validation,
+            test=test,
             metrics={"accuracy": LastPositionAccuracy},
         )
 
     def windows(self, speakers: Iterable[Span]) -> Windows:
         """Return where the windows of these speakers' texts start."""
-        pieces: list[tuple[Starts, Starts, Starts]] = []
+        pieces = []
         for first, end in speakers:
-            length = end - first
-            test = self._held_out(length, self.test_fraction)
-            validation = self._held_out(length, self.validation_fraction)
-            cuts = (first, end - test - validation, end - test, end)
-            train, held_out, last = (
-                np.arange(start, stop - self.context, self.stride, dtype=np.int64)
-                for start, stop in pairwise(cuts)
-            )
-            pieces.append((train, held_out, last))
+            test = self._held_out(end - first, self.test_fraction)
+            validation = self._held_out(end - first, self.validation_fraction)
+            cuts = pairwise((first, end - test - validation, end - test, end))
+            ranges = ((start, stop - self.context, self.stride) for start, stop in cuts)
+            pieces.append([np.arange(*each, dtype=np.int64) for each in ranges])
         return Windows(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
 
     def _held_out(self, length: int, fraction: float) -> int:

@@ -11,10 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import Shares, TensorData
+from asyncmanifold.tasks.data import shared_out
 from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.partitions import cut_off
 from asyncmanifold.tasks.task import Task
 
 Pairs = npt.NDArray[np.int64]
@@ -40,17 +42,9 @@ class TreeTask:
     validation_fraction: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.space not in ("hyperbolic", "flat"):
-            raise InputError(f"TreeTask(space={self.space!r}) must be 'hyperbolic' or 'flat'")
-        for name, least in (("clients", 1), ("branching", 2), ("depth", 2), ("dimension", 1)):
-            if (value := getattr(self, name)) < least:
-                raise InputError(f"TreeTask({name}={value}) must be at least {least}")
-        for name in ("negatives", "repeats"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"TreeTask({name}={value}) must be at least 1")
-        for name in ("test_fraction", "validation_fraction"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise InputError(f"TreeTask({name}={getattr(self, name)}) must be between 0 and 1")
+        check(self, space="'hyperbolic' or 'flat'", branching="at least 2", depth="at least 2")
+        check(self, **dict.fromkeys(("clients", "dimension", "negatives", "repeats"), "at least 1"))
+        check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
         if self.clients > self.branching**2:
             raise InputError(
                 f"TreeTask(clients={self.clients}) must be at most {self.branching**2}, the branches of the "
@@ -65,18 +59,11 @@ class TreeTask:
         inputs, targets = self._examples(pairs, parents, random)
         test, rest = np.split(np.arange(len(pairs)), [int(len(pairs) * self.test_fraction)])
         holder = self._holders(pairs[rest, 0], parents)
-        train, validation = [], []
-        for client in range(self.clients):
-            rows = rest[holder == client]
-            held_out, trained = np.split(rows, [max(1, int(len(rows) * self.validation_fraction))])
-            train.append(trained)
-            validation.append(held_out)
+        cut = [cut_off(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
         return Task(
             model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
             loss=nn.functional.cross_entropy,
-            clients=Shares(inputs, targets, train),
-            validation=Shares(inputs, targets, validation),
-            test=TensorData(inputs, targets, torch.from_numpy(test)),
+            **shared_out(inputs, targets, cut, test),
         )
 
     def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:

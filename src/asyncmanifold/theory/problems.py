@@ -100,9 +100,8 @@ def regression() -> Problem:
     dimension, noise = 4, 0.2
     signs = _signs(dimension)
     inputs = torch.cat([signs, signs])
-    targets = torch.cat([torch.full((len(signs),), noise), torch.full((len(signs),), -noise)])
-    start = torch.zeros(dimension)
-    start[0] = 1.0
+    targets = torch.tensor([noise, -noise]).repeat_interleave(len(signs))
+    start = torch.tensor([1.0] + [0.0] * (dimension - 1))
     longest = 9.0 / (16.0 * sqrt(3.0)) * sqrt(dimension)
     return Problem(
         name="flat",
@@ -118,11 +117,9 @@ def eigenvector() -> Problem:
     The start is 60° away, where the loss curves down towards the solution.
     """
     dimension, leading, other = 8, 1.05, 0.05
-    spectrum = torch.full((dimension,), other)
-    spectrum[0] = leading
+    spectrum = torch.tensor([leading] + [other] * (dimension - 1))
     inputs = _signs(dimension) * spectrum.sqrt()
-    start = torch.zeros(dimension)
-    start[0], start[1] = 0.5, sqrt(0.75)
+    start = torch.tensor([0.5, sqrt(0.75)] + [0.0] * (dimension - 2))
     longest = 0.5 * (leading + (dimension - 1) * other)
     return Problem(
         name="sphere",

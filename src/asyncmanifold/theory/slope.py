@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log, sqrt
 from statistics import mean, stdev
 
@@ -17,23 +16,15 @@ QUANTILES = (
 """Student's t at 97.5 % for 1 … 30 degrees of freedom; the last one, a little wide, stands for all above."""
 
 
-@dataclass(frozen=True)
-class Slope:
-    """A slope and its 95 % interval."""
+def log_slope(lengths: Sequence[int], rows: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Return the slope of log value against log length, and the ends of its 95 % interval.
 
-    value: float
-    low: float
-    high: float
-
-
-def log_slope(lengths: Sequence[int], rows: Sequence[Sequence[float]]) -> Slope:
-    """Return the slope of log value against log length: least squares for each row, then a t-interval.
-
-    A row holds one seed's values, length by length. Rows are independent, so the mean of their slopes has
-    Student's distribution, whatever values of one row have in common.
+    Least squares for each row, then a t-interval. A row holds one seed's values, length by length. Rows are
+    independent, so the mean of their slopes has Student's distribution, whatever values of one row have in
+    common.
     """
     places = [log(length) for length in lengths]
     slopes = [float(np.polyfit(places, [log(value) for value in row], 1)[0]) for row in rows]
     middle, freedom = mean(slopes), len(slopes) - 1
     margin = QUANTILES[min(freedom, len(QUANTILES)) - 1] * stdev(slopes) / sqrt(len(slopes))
-    return Slope(middle, middle - margin, middle + margin)
+    return middle, middle - margin, middle + margin

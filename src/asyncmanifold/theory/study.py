@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import mean
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_json
-from asyncmanifold.progress import Display, display
+from asyncmanifold.progress import display
 from asyncmanifold.report.convergence_figure import convergence_figure
 from asyncmanifold.report.figure_files import make_figures_folder, write_pngs, write_svgs
 from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.session.summary import mean_and_deviation
-from asyncmanifold.theory.constants import (
-    LAMBDA_MIN,
-    corrected_bound,
-    corrected_constants,
-    local_rate,
-    printed_bound,
-    printed_constants,
-)
-from asyncmanifold.theory.findings import Finding, KnownConstants, LengthResult, MeasuredConstants, Setting
+from asyncmanifold.theory.constants import LAMBDA_MIN, Theorem, local_rate
+from asyncmanifold.theory.findings import Finding, LengthResult, MeasuredConstants, Setting
 from asyncmanifold.theory.gradient_norms import RunNumbers, measure_run, measured_constants
 from asyncmanifold.theory.problems import CLIENTS, PROBLEMS, Problem
 from asyncmanifold.theory.slope import log_slope
@@ -35,12 +30,7 @@ GLOBAL_LR = 0.5
 
 
 def study_convergence(
-    method: str,
-    lengths: Sequence[int],
-    seeds: Sequence[int],
-    out: Path,
-    *,
-    quiet: bool = False,
+    method: str, lengths: Sequence[int], seeds: Sequence[int], out: Path, *, quiet: bool = False
 ) -> list[Finding]:
     """Run ``method`` on every problem, write theory.json and the figure to ``out``, and return the findings.
 
@@ -59,24 +49,16 @@ def study_convergence(
     folder = make_figures_folder(out)
     total = len(problems) * len(seeds) * sum(lengths)
     with torch_threads(), display(f"theory, {method}", total, quiet=quiet) as shown:
-        counter = _UpdateCounter(shown)
-        findings = [_study_problem(problem, method, lengths, list(seeds), counter) for problem in problems]
+        done = count(1)
+        findings = [
+            _study_problem(problem, method, lengths, list(seeds), lambda note: shown.show(next(done), note))
+            for problem in problems
+        ]
     write_json(out / "theory.json", [asdict(finding) for finding in findings])
     figure = convergence_figure(findings)
     write_svgs(folder, [figure])
     write_pngs(folder, [figure])
     return findings
-
-
-class _UpdateCounter:
-    """Counts updates over all runs and shows how many are done."""
-
-    def __init__(self, shown: Display) -> None:
-        self._shown, self._done, self.note = shown, 0, ""
-
-    def __call__(self) -> None:
-        self._done += 1
-        self._shown.show(self._done, self.note)
 
 
 def chosen_setting(method: Method) -> Setting:
@@ -91,26 +73,25 @@ def chosen_setting(method: Method) -> Setting:
 
 
 def _study_problem(
-    problem: Problem, name: str, lengths: list[int], seeds: list[int], counter: _UpdateCounter
+    problem: Problem, name: str, lengths: list[int], seeds: list[int], on_update: Callable[[str], None]
 ) -> Finding:
     """Make every run on one problem and return its slope, constants and bounds."""
     method = replace(METHODS[name], weighting="none", global_lr=GLOBAL_LR)
     known, setting = problem.known, chosen_setting(method)
     runs: dict[int, list[RunNumbers]] = {}
     for length in lengths:
-        counter.note = f"{problem.name}, T = {length}, "
-        rate = local_rate(known, setting, length)
+        rate, tell = local_rate(known, setting, length), partial(on_update, f"{problem.name}, T = {length}, ")
         runs[length] = [
-            measure_run(problem, method, setting, length=length, local_lr=rate, seed=seed, on_update=counter)
+            measure_run(problem, method, setting, length=length, local_lr=rate, seed=seed, on_update=tell)
             for seed in seeds
         ]
     measured = [measured_constants(made) for made in runs.values()]
     worst = MeasuredConstants(
-        quality=min(found.quality for found in measured),
-        staleness=max(found.staleness for found in measured),
+        quality=min(found.quality for found in measured), staleness=max(found.staleness for found in measured)
     )
+    theorem = Theorem(known, setting, worst)
     squares = [[run.square for run in made] for made in runs.values()]
-    slope = log_slope(lengths, list(zip(*squares, strict=True)))
+    slope, low, high = log_slope(lengths, list(zip(*squares, strict=True)))
     return Finding(
         problem=problem.name,
         title=problem.title,
@@ -120,20 +101,19 @@ def _study_problem(
         setting=setting,
         measured=worst,
         lambda_min=LAMBDA_MIN,
-        printed=printed_constants(known, setting, worst) if worst.is_sound else None,
-        slope=slope.value,
-        slope_low=slope.low,
-        slope_high=slope.high,
-        lengths=[_length_result(known, setting, worst, length, made) for length, made in runs.items()],
+        printed=theorem.printed_constants(),
+        slope=slope,
+        slope_low=low,
+        slope_high=high,
+        lengths=[_length_result(theorem, length, made) for length, made in runs.items()],
     )
 
 
-def _length_result(
-    known: KnownConstants, setting: Setting, worst: MeasuredConstants, length: int, runs: list[RunNumbers]
-) -> LengthResult:
+def _length_result(theorem: Theorem, length: int, runs: list[RunNumbers]) -> LengthResult:
     squares = [run.square for run in runs]
     middle, deviation = mean_and_deviation(squares)
-    decrease, rate = mean(run.start_loss - run.end_loss for run in runs), local_rate(known, setting, length)
+    decrease = mean(run.start_loss - run.end_loss for run in runs)
+    rate = local_rate(theorem.known, theorem.setting, length)
     return LengthResult(
         updates=length,
         local_lr=rate,
@@ -143,7 +123,7 @@ def _length_result(
         measured=measured_constants(runs),
         staleness=mean(run.staleness for run in runs),
         decrease=decrease,
-        constants=corrected_constants(known, setting, worst, rate) if worst.is_sound else None,
-        bound=corrected_bound(known, setting, worst, length=length, local_lr=rate, decrease=decrease),
-        printed_bound=printed_bound(known, setting, worst, length=length, local_lr=rate, decrease=decrease),
+        constants=theorem.corrected_constants(rate),
+        bound=theorem.corrected_bound(length=length, local_lr=rate, decrease=decrease),
+        printed_bound=theorem.printed_bound(length=length, local_lr=rate, decrease=decrease),
     )

@@ -1,4 +1,4 @@
-"""Libraries that only the extra ``data`` brings."""
+"""Libraries that only an extra brings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from asyncmanifold.errors import InputError
 
 
-def import_optional(module: str, what: str) -> Any:
+def import_optional(module: str, what: str, extra: str = "data") -> Any:
     """Return a module; an ``InputError`` says what needs it and how to install it."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise InputError(f"{what} needs the extra 'data': pip install 'asyncmanifold[data]'") from error
+        raise InputError(f"{what} needs the extra '{extra}': pip install 'asyncmanifold[{extra}]'") from error
