@@ -13,8 +13,8 @@ ENGINE = "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=3"
 
 
 OWN = {
-    "optimised": 'server_optimizer=momentum outgoing={name="clip",clip_norm=2.0} global_lr=0.5',
-    "cached": 'buffer={name="cached-mean",cached_clients=3} correction=tangent embedding=point global_lr=0.5',
+    "optimised": "server_optimizer=momentum outgoing={name='clip',clip_norm=2.0} global_lr=0.5",
+    "cached": "buffer={name='cached-mean',cached_clients=3} correction=tangent embedding=point global_lr=0.5",
 }
 
 
