@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
-from torch import Tensor, nn
+from torch import nn
 
-from asyncmanifold.client.training import Trainer
+from asyncmanifold.client.training import Loss, Trainer
 from asyncmanifold.flower.codec import METRICS, read_job, read_model, reply_content
 from asyncmanifold.metrics import Accuracy, Metric
 from asyncmanifold.server.outgoing import pack_update
@@ -16,8 +16,6 @@ from asyncmanifold.tasks.data import as_data
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 def train_reply(

@@ -22,7 +22,7 @@ from asyncmanifold.server.stages import Arrival, Memory
 from asyncmanifold.server.tangents import Tangents, tangents_at
 from asyncmanifold.vectors import Statistics
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Memories:
         self._theta = state.theta
         self.kept = dict(state.memory)
 
-    def call(self, stage: str, function: Callable[..., tuple[Result, Memory]], *arguments: Any) -> Result:
+    def call(self, stage: str, function: Callable[..., tuple[Returned, Memory]], *arguments: Any) -> Returned:
         """Call a part with its memory, keep the new one, and return the result."""
         result, memory = function(*arguments, self.recall(stage))
         self.keep(stage, memory)

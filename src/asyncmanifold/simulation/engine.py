@@ -30,9 +30,6 @@ class SimulatedFlight:
     is_lost: bool
 
 
-Arrival = tuple[SimulatedFlight, Outcome]
-
-
 class Simulation:
     """Who arrives when, on a virtual clock; everything else is the session's.
 
@@ -62,7 +59,7 @@ class Simulation:
             self.session.evaluate(self.time)
             self._dispatch(executor)
 
-    def next_arrival(self, executor: Executor) -> Arrival | None:
+    def next_arrival(self, executor: Executor) -> tuple[SimulatedFlight, Outcome] | None:
         """Train the next arrival, without changing anything; None where a client joins or leaves first."""
         while self._arrivals and not self._is_current(self._arrivals[0]):
             heapq.heappop(self._arrivals)
@@ -75,7 +72,7 @@ class Simulation:
             return flight, Failure("lost")
         return flight, executor.result(flight.job, self.session.remaining)
 
-    def advance(self, arrival: Arrival | None, executor: Executor) -> None:
+    def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
         """Make one change, record it, and send out what follows."""
         if arrival is None:
             self._change_membership(executor)

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
 from asyncmanifold.sources.input_files import Show
-from asyncmanifold.tasks.npz import Records, check_images, open_record, read_header, read_npz, record_names
+from asyncmanifold.tasks.npz import Arrays, check_images, open_record, read_header, read_npz, record_names
 
 Images = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
@@ -56,9 +56,9 @@ def rewrite_npz(
     out: Path,
     size: int,
     names: Sequence[str],
-    check: Callable[[str, Records], None],
+    check: Callable[[str, Arrays], None],
     show: Show,
-) -> Records:
+) -> Arrays:
     """Write a file's images and records so that they can be mapped into memory; return the records.
 
     The records called ``names`` must be there, with a row for each image; ``check`` refuses wrong ones.

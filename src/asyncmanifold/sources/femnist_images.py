@@ -17,7 +17,7 @@ from asyncmanifold.sources.hugging_face import Batch, rows_by
 from asyncmanifold.sources.input_files import Show, shown_files
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.tasks.femnist import CLASSES
-from asyncmanifold.tasks.npz import Records, check_integers
+from asyncmanifold.tasks.npz import Arrays, check_integers
 from asyncmanifold.tasks.optional import import_optional
 
 Labels = npt.NDArray[np.int16]
@@ -111,7 +111,7 @@ def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
         raise InputError(f"{source}: no images")
     writers = {name: number for number, name in enumerate(seen)}
     user = [np.full(len(block.labels), writers[block.writer], np.int32) for block in held]
-    records: Records = {
+    records: Arrays = {
         "labels": np.concatenate([block.labels for block in held]),
         "user": np.concatenate(user),
         "user_names": np.array(list(writers)),
@@ -135,7 +135,7 @@ def rewrite_femnist(source: Path, out: Path, show: Show) -> str:
     return _in_words(rewrite_npz(source, out, SIZE, ("labels", "user", "is_test"), _check_records, show))
 
 
-def _check_records(path: str, records: Records) -> None:
+def _check_records(path: str, records: Arrays) -> None:
     check_integers(path, "labels", records["labels"], highest=CLASSES - 1)
     highest = len(records["user_names"]) - 1 if "user_names" in records else None
     check_integers(path, "user", records["user"], highest=highest)
@@ -143,7 +143,7 @@ def _check_records(path: str, records: Records) -> None:
     _check_split(path, records)
 
 
-def _check_split(source: str, records: Records) -> None:
+def _check_split(source: str, records: Arrays) -> None:
     if not records["is_test"].any():
         raise InputError(
             f"{source}: no test images; without a split, every {TEST_EVERY}th of a writer is one"
@@ -152,6 +152,6 @@ def _check_split(source: str, records: Records) -> None:
         raise InputError(f"{source}: no training images")
 
 
-def _in_words(records: Records) -> str:
+def _in_words(records: Arrays) -> str:
     classes, writers = len(np.unique(records["labels"])), len(np.unique(records["user"]))
     return f"femnist: {len(records['labels']):,} images, {classes} classes, {writers:,} writers"

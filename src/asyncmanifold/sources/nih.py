@@ -14,7 +14,7 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
 from asyncmanifold.sources.input_files import Show, check_columns
 from asyncmanifold.tasks.cxr8 import STORED_SIZE
-from asyncmanifold.tasks.npz import Records, check_integers
+from asyncmanifold.tasks.npz import Arrays, check_integers
 from asyncmanifold.tasks.optional import import_optional
 
 FINDINGS = (
@@ -130,7 +130,7 @@ def _number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16
     return int(cell)
 
 
-def _records(rows: Sequence[Xray]) -> Records:
+def _records(rows: Sequence[Xray]) -> Arrays:
     return {
         "labels": np.array([row.findings for row in rows], np.uint8),
         "label_names": np.array(FINDINGS),
@@ -175,7 +175,7 @@ def rewrite_cxr8(source: Path, out: Path, show: Show) -> str:
     return _in_words(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
 
 
-def _check_records(path: str, records: Records) -> None:
+def _check_records(path: str, records: Arrays) -> None:
     check_integers(path, "labels", records["labels"], dimensions=2, highest=1)
     check_integers(path, "patient_id", records["patient_id"])
     columns = records["labels"].shape[1]
@@ -185,6 +185,6 @@ def _check_records(path: str, records: Records) -> None:
         )
 
 
-def _in_words(records: Records) -> str:
+def _in_words(records: Arrays) -> str:
     patients = len(np.unique(records["patient_id"]))
     return f"cxr8: {len(records['labels']):,} X-rays of {patients:,} patients"

@@ -21,7 +21,7 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
+from asyncmanifold.tasks.npz import Arrays, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
 from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
@@ -191,7 +191,7 @@ def condition_names(path: str, conditions: int) -> list[str]:
     return [str(name) for name in names[:conditions]]
 
 
-def _read(path: str, conditions: int) -> Records:
+def _read(path: str, conditions: int) -> Arrays:
     records = read_npz(path, ("images", "labels", "patient_id"))
     check_images(path, records["images"].dtype, records["images"].shape, STORED_SIZE)
     check_integers(path, "labels", records["labels"], dimensions=2, highest=1)

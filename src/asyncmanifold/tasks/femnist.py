@@ -15,7 +15,7 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
 from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
+from asyncmanifold.tasks.npz import Arrays, check_images, check_integers, read_npz
 from asyncmanifold.tasks.partitions import Indices, at_most, by_group, cut_off, dirichlet
 from asyncmanifold.tasks.task import Task
 
@@ -76,7 +76,7 @@ class Femnist:
             **shared_out(inputs, targets, cut, tested, ink),
         )
 
-    def _parts(self, records: Records, chosen: Indices, seed: int) -> list[Indices]:
+    def _parts(self, records: Arrays, chosen: Indices, seed: int) -> list[Indices]:
         if self.partition == "dirichlet":
             labels = records["labels"][chosen]
             return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
@@ -94,7 +94,7 @@ def ink(images: Tensor) -> Tensor:
     return images.to(torch.float32, memory_format=torch.channels_last).div_(-255.0).add_(1.0)
 
 
-def _read(path: str) -> Records:
+def _read(path: str) -> Arrays:
     records = read_npz(path, ("images", "labels", "user", "is_test"))
     check_images(path, records["images"].dtype, records["images"].shape, 28)
     check_integers(path, "labels", records["labels"], highest=CLASSES - 1)

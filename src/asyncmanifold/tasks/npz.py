@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 
 from asyncmanifold.errors import InputError
 
-Records = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, npt.NDArray[Any]]
 MAPPED_BYTES = 1 << 26
 """Arrays from this size on are mapped; smaller ones are read and their checksum is verified."""
 LENGTHS_OFFSET = 26
@@ -26,7 +26,7 @@ UNREADABLE = (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.B
 """What reading a record raises where it is faulty."""
 
 
-def read_npz(path: str, names: Sequence[str]) -> Records:
+def read_npz(path: str, names: Sequence[str]) -> Arrays:
     """Return the named arrays of a file; any fault is a ``ValueError`` of one line.
 
     The arrays must have a row for each example, so all have the same length. Others are not read. What is
