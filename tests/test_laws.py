@@ -624,7 +624,7 @@ def test_updates_on_the_limits_are_accepted(name):
         (lambda: DelayCompensation(epsilon=0.0), r"DelayCompensation\(epsilon=0.0\) must be above 0"),
         (lambda: Distance(2.0), r"Distance\(decay=2.0\) must be between 0 and 1"),
         (lambda: Distance(warmup=-1), r"Distance\(warmup=-1\) must be at least 0"),
-        (lambda: Distance(highest=0.5), r"Distance\(lowest=0.0, highest=0.5\) must have"),
+        (lambda: Distance(highest=0.5), r"Distance\(highest=0.5\) must be at least 1"),
         (lambda: Polynomial(-0.5), r"Polynomial\(exponent=-0.5\) must be at least 0"),
         (lambda: Hinge(0.0), r"Hinge\(slope=0.0\) must be above 0"),
         (lambda: Hinge(1.0, -1), r"Hinge\(delay=-1\) must be at least 0"),

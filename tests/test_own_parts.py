@@ -153,6 +153,7 @@ every_own = pytest.mark.parametrize("name", OWN)
 @pytest.fixture(autouse=True)
 def _named(monkeypatch):
     for key, name, part in (
+        ("outgoing", "clip", Clip),  # whose file other tests may have run anew
         ("outgoing", "noise", Noise),
         ("outgoing", "bytes", Bytes),
         ("embedding", "polyline", Polyline),
