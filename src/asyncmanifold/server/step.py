@@ -96,16 +96,15 @@ def absorb(
         fraction = min(1.0, fraction)
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
-    state = replace(state, updates=state.updates + 1)
     gathered = _gathered(state.memory.get("statistics"), update.statistics, fraction)
     released: Move | None = move
     if method.buffer is not None:
         released = memories.call("buffer", method.buffer.gather, move, arrival)
     if released is None:
         memories.keep("statistics", gathered)
-        moved = replace(state, memory=memories.kept)
+        moved = replace(state, updates=state.updates + 1, memory=memories.kept)
     else:
-        moved = _moved(method, state, memories, released, gathered, space, out)
+        moved = _moved(method, state, memories, released, gathered, space, out, updates=1)
     return moved, Step(
         version=moved.version,
         base_version=update.version,
@@ -132,7 +131,7 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
     step, scale = held
     memories.keep("buffer", {})
     move = TangentMove(space, state.theta, step, scale=scale)
-    return _moved(method, state, memories, move, state.memory["statistics"], space, None)
+    return _moved(method, state, memories, move, state.memory["statistics"], space)
 
 
 def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
@@ -222,9 +221,10 @@ def _moved(
     move: Move,
     gathered: Memory,
     space: Space,
-    out: Tensor | None,
+    out: Tensor | None = None,
+    updates: int = 0,
 ) -> ServerState:
-    """Return the state at its next version."""
+    """Return the state at its next version, with so many more updates accepted."""
     scale = move.scale
     if method.server_optimizer is not None:
         move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
@@ -232,11 +232,17 @@ def _moved(
     if not space.is_flat:
         memories.carry(space, theta)
     memories.keep("statistics", {})
-    statistics = _mixed(state.statistics, gathered, scale)
-    state = replace(state, theta=theta, statistics=statistics, version=state.version + 1)
-    if method.averaging is not None:
-        memories.keep("averaging", method.averaging.include(memories.recall("averaging"), state, space))
-    return replace(state, memory=memories.kept)
+    moved = ServerState(
+        theta=theta,
+        statistics=_mixed(state.statistics, gathered, scale),
+        version=state.version + 1,
+        updates=state.updates + updates,
+        memory=memories.kept,
+    )
+    if method.averaging is None:
+        return moved
+    memories.keep("averaging", method.averaging.include(memories.recall("averaging"), moved, space))
+    return replace(moved, memory=memories.kept)
 
 
 def _gathered(held: Memory | None, received: Statistics, fraction: float) -> Memory:

@@ -92,7 +92,8 @@ class FlatTangents(Tangents):
         return [self._move(row.copy()).vector() for row in mixing]
 
     def _move(self, coefficients: Floats, staleness: int = 0) -> Move:
-        coefficients[:-1] *= self.factor
+        if self.factor != 1.0:
+            coefficients[:-1] *= self.factor
         return FusedMove(self.space, self.theta, self.base, self.offsets, coefficients, staleness=staleness)
 
 
