@@ -33,7 +33,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("training", Trainer, "train"),
     ("  batches drawn", training, "_batches"),
     ("  batches taken", TensorData, "batch"),
-    ("  forward and backward", Trainer, "_pass"),
+    ("  forward and backward", Trainer, "_backpropagate"),
     ("  optimiser", FlatControls, "learn"),
     ("  model in, offsets out", FlatControls, "begin"),
     ("  model in, offsets out", FlatControls, "finish"),

@@ -309,7 +309,7 @@ def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch
 
     monkeypatch.setattr(many_runs, "run_all", run_all)
     configs = {(name,): load_config("digits", settings={"updates": "6"}) for name in ("old", "begun", "new")}
-    many_runs.run_shown(configs, tmp_path, resume=True, workers=1, quiet=True)
+    many_runs.run_with_progress(configs, tmp_path, resume=True, workers=1, quiet=True)
     assert seen == [(6, 6), (11, 10), (12, 10), (13, 10)]
 
 

@@ -241,11 +241,11 @@ def test_nodes_come_and_go(tmp_path):
 
 def test_a_node_that_returns_starts_with_a_clean_slate():
     nodes = Nodes(patience=1, rest_seconds=60.0)
-    (node,), _ = nodes.meet([7])
-    assert nodes.failed(node, "failed", now=0.0) == 60.0
+    (node,), _ = nodes.update_present([7])
+    assert nodes.record_failure(node, "failed", now=0.0) == 60.0
     assert nodes.free(now=1.0, depth=1) == []
-    assert nodes.meet([]) == ([], [node])
-    assert nodes.meet([7]) == ([node], [])
+    assert nodes.update_present([]) == ([], [node])
+    assert nodes.update_present([7]) == ([node], [])
     assert nodes.free(now=1.0, depth=1) == [node]
 
 
@@ -333,7 +333,7 @@ def test_wrong_settings_are_one_line():
     with pytest.raises(ValueError, match=r"Run\(updates=0\) must be at least 1"):
         AsyncServer(model).start(LocalGrid({}), array_record(model.state_dict()), 0)
     for settings, problem in (
-        ({"queue_depth": 3}, r"Policy\(queue_depth=3\) must be 1 or 2"),
+        ({"queue_depth": 3}, r"Policy\(queue_depth=3\) must be between 1 and 2"),
         ({"concurrency": 0}, r"Policy\(concurrency=0\) must be at least 1"),
         ({"deadline": -1.0}, r"Policy\(deadline=-1.0\) must be above 0 and finite"),
     ):

@@ -12,7 +12,7 @@ from asyncmanifold import LocalTraining, Run, simulate
 from asyncmanifold.tasks.shakespeare import (
     LastPositionAccuracy,
     Shakespeare,
-    deal,
+    deal_plays,
     every_position_loss,
     read_corpus,
 )
@@ -144,14 +144,14 @@ def test_a_play_is_one_clients_whole(entries, path, clients):
 
 
 def test_second_plays_go_to_different_clients_at_random():
-    hands = [deal(37, 30, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    hands = [deal_plays(37, 30, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     assert hands[0] == hands[1] != hands[2]
     for dealt in hands:
         assert sorted(len(hand) for hand in dealt) == [1] * 23 + [2] * 7
         assert sorted(play for hand in dealt for play in hand) == list(range(37))
     seconds = [{c for c, hand in enumerate(dealt) if len(hand) == 2} for dealt in hands]
     assert seconds[0] != seconds[2]
-    assert sorted(len(hand) for hand in deal(7, 3, np.random.default_rng(0))) == [2, 2, 3]
+    assert sorted(len(hand) for hand in deal_plays(7, 3, np.random.default_rng(0))) == [2, 2, 3]
 
 
 def test_the_same_seed_gives_the_same_windows(path):

@@ -144,11 +144,11 @@ class _Pace:
     def note(self, total: int | None) -> str:
         if self._rate == 0.0:
             return "…"
-        left = "" if total is None else f", {_clock((total - self._done) / self._rate)} left"
+        left = "" if total is None else f", {_format_duration((total - self._done) / self._rate)} left"
         return f"{self._rate:.3g}/s{left}"
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -121,7 +121,7 @@ class CurvedControls(Controls):
         points, reached, base = self._curved[number], self._reached[number], self._base[number]
         here = reached.detach()
         if self._settings.proximal:
-            gradient = gradient + self._settings.proximal * lowered(maps, here, -maps.log(here, base))
+            gradient = gradient + self._settings.proximal * plain_gradient(maps, here, -maps.log(here, base))
         if self._s == 1.0:
             points[-1].grad = gradient if trained else None
             return
@@ -143,7 +143,7 @@ def geodesic(maps: Maps, start: Tensor, end: Tensor, t: float) -> Tensor:
     return maps.exp(start, t * maps.log(start, end))
 
 
-def lowered(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:
+def plain_gradient(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:
     """Return the plain gradient that stands for a Riemannian one: the metric applied to it."""
     with torch.enable_grad():
         other = torch.zeros_like(tangent, requires_grad=True)

@@ -71,7 +71,7 @@ class Trainer:
                     self._controls.start_curve()
                 for indices in _batches(len(data), self._settings.batch_size, random):
                     s = self._embedding.draw(random) if along_curve else 1.0
-                    self._batch = self._laid_out(data.batch(indices))
+                    self._batch = self._set_memory_format(data.batch(indices))
                     value = self._step(s, along_curve)
                     if not isfinite(value):
                         raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
@@ -95,7 +95,7 @@ class Trainer:
 
     def gradient(self) -> Tensor:
         """Return the gradient of the batch's loss where the model is."""
-        self._pass()
+        self._backpropagate()
         return self._model.take_gradient()
 
     def shift(self, direction: Tensor, length: float) -> None:
@@ -107,17 +107,17 @@ class Trainer:
         self._controls.place(s)
         if along_curve:
             self._embedding.leave(self)
-        value = self._pass()
+        value = self._backpropagate()
         self._controls.learn()
         return value
 
-    def _laid_out(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+    def _set_memory_format(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
         inputs, targets = batch
         if self._settings.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
-    def _pass(self) -> float:
+    def _backpropagate(self) -> float:
         """Return the batch's loss, and leave its gradient in the model."""
         inputs, targets = self._batch
         self._model.clear_gradients()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncmanifold.commands.catalogue import catalogue, print_catalogue
-from asyncmanifold.commands.many_runs import run_config, run_directory, run_shown
+from asyncmanifold.commands.many_runs import run_config, run_directory, run_with_progress
 from asyncmanifold.commands.printing import print_curves, print_summary, print_table
 from asyncmanifold.commands.tune import multiples, score_curves, search_configs, write_choice
 from asyncmanifold.configuration.config import (
@@ -186,7 +186,7 @@ def _run_many(
         raise InputError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
     quiet = options.quiet or options.json
     with _resumable(out):
-        summaries, failures = run_shown(
+        summaries, failures = run_with_progress(
             configs, out, resume=options.resume, workers=options.workers, quiet=quiet, score=score
         )
     for failure in failures if quiet else []:

@@ -16,7 +16,7 @@ from typing import Any
 from asyncmanifold.configuration.config import Config, config_tree
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.execution.process_workers import sheltered_from_interrupts
+from asyncmanifold.execution.process_workers import block_interrupts
 from asyncmanifold.progress import display
 from asyncmanifold.session.journal import Records
 from asyncmanifold.session.summary import Summary
@@ -69,7 +69,7 @@ def run_all(
         initializer=_prepare_process,
         initargs=(reports,),
     ) as pool:
-        with sheltered_from_interrupts():
+        with block_interrupts():
             futures: dict[Future[Summary], Key] = {
                 pool.submit(_run_one, key, config, run_directory(out, key), resume): key
                 for key, config in configs.items()
@@ -78,7 +78,7 @@ def run_all(
         try:
             while waiting:
                 ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                _drain(reports, on_progress)
+                _drain_reports(reports, on_progress)
                 for future in ended:
                     key = futures[future]
                     error = future.exception()
@@ -98,7 +98,7 @@ def run_directory(out: Path, key: Key) -> Path:
     return out.joinpath(*key)
 
 
-def run_shown(
+def run_with_progress(
     configs: Mapping[Key, Config],
     out: Path,
     *,
@@ -159,10 +159,10 @@ def _prepare_process(reports: Any) -> None:
     """Remember, in a worker process, where to report to; end its run as Ctrl-C does when asked to."""
     global _reports
     _reports = reports
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _interrupt_run)
 
 
-def _end(signal_number: int, frame: object) -> None:
+def _interrupt_run(signal_number: int, frame: object) -> None:
     global _is_ending
     _is_ending = True
     raise KeyboardInterrupt
@@ -183,7 +183,7 @@ def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
     return run_config(config, Records(out=out, resume=resume, observer=observe))
 
 
-def _drain(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
+def _drain_reports(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
     while True:
         try:
             on_progress(*reports.get_nowait())

@@ -77,8 +77,8 @@ def load_config(
     else:
         method_name, overlay = _method_overlay(method or DEFAULT_METHOD, composed, where)
         for section in set(SECTIONS) & set(overlay):
-            tree[section] = _overlaid(tree.get(section, {}), overlay.pop(section))
-        tree["method"] = _overlaid(to_tree(METHODS.get(method_name, Method())), overlay)
+            tree[section] = _merge_tables(tree.get(section, {}), overlay.pop(section))
+        tree["method"] = _merge_tables(to_tree(METHODS.get(method_name, Method())), overlay)
     if seed is not None:
         tree.setdefault("run", {})["seed"] = seed
     config = _build_config(tree, name, method_name, where)
@@ -213,12 +213,12 @@ def _known_methods(composed: Tree) -> list[str]:
     return [*METHODS, *(name for name in composed if name not in METHODS)]
 
 
-def _overlaid(tree: Tree, overlay: Tree) -> Tree:
+def _merge_tables(tree: Tree, overlay: Tree) -> Tree:
     """Return ``tree`` with the keys of ``overlay``; a table without a name changes the part there."""
     merged = dict(tree)
     for key, value in overlay.items():
         current = merged.get(key)
         if isinstance(value, dict) and "name" not in value and isinstance(current, dict):
-            value = _overlaid(current, value)
+            value = _merge_tables(current, value)
         merged[key] = value
     return merged

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.execution.ahead import AheadExecutor
 from asyncmanifold.execution.executors import Executor, InlineExecutor
+from asyncmanifold.execution.prefetching import PrefetchingExecutor
 from asyncmanifold.execution.training_worker import Recipe
 
 EXECUTORS = ("inline", "process", "ray")
@@ -59,9 +59,9 @@ class Placement:
         if self.executor == "ray":
             from asyncmanifold.execution.ray_workers import RayWorkers
 
-            return AheadExecutor(RayWorkers(recipe, self.workers, self.ray_address))
+            return PrefetchingExecutor(RayWorkers(recipe, self.workers, self.ray_address))
         if self.executor == "process" or self.workers > 1:
             from asyncmanifold.execution.process_workers import ProcessWorkers
 
-            return AheadExecutor(ProcessWorkers(recipe, self.workers))
+            return PrefetchingExecutor(ProcessWorkers(recipe, self.workers))
         return InlineExecutor(recipe)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.execution.ahead import Workers, held_at_most
+from asyncmanifold.execution.prefetching import Workers, most_jobs_held
 from asyncmanifold.execution.slots import SharedSlots, SlotAddress
 from asyncmanifold.execution.training_worker import (
     Array,
     Outcome,
     Recipe,
-    reply_of,
-    settle_process,
+    pack_reply,
+    prepare_training_process,
     statistics_arrays,
     statistics_from,
 )
@@ -43,7 +43,7 @@ class ProcessWorkers(Workers):
     def __init__(self, recipe: Recipe, count: int) -> None:
         self.count = count
         size = FlatModel(recipe.task.build_model(recipe.seed)).size
-        slots = held_at_most(count)
+        slots = most_jobs_held(count)
         self._slots = SharedSlots(slots, recipe.embedding.points, size)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}  # job number -> slot
@@ -57,7 +57,7 @@ class ProcessWorkers(Workers):
                 process = context.Process(
                     target=_work, args=(theirs, recipe, self._slots.address), daemon=True
                 )
-                with sheltered_from_interrupts():
+                with block_interrupts():
                     process.start()
                 theirs.close()
                 self._load[ours] = 0
@@ -121,7 +121,7 @@ class ProcessWorkers(Workers):
 
 
 @contextmanager
-def sheltered_from_interrupts() -> Iterator[None]:
+def block_interrupts() -> Iterator[None]:
     """Start processes in this block that Ctrl-C does not reach: it is for the process that started them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -160,7 +160,7 @@ class _Crash:
 def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
     """Train jobs in a worker process until the server hangs up."""
     try:
-        settle_process()
+        prepare_training_process()
         slots = SharedSlots.open(address)
         worker = recipe.worker()
         connection.send("ready")
@@ -168,7 +168,7 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
             slot, numbers, statistics = connection.recv()
             theta, offsets = slots[slot]
             job = Job(theta=theta, statistics=statistics_from(statistics), **numbers)
-            reply = reply_of(worker.train(job, offsets))
+            reply = pack_reply(worker.train(job, offsets))
             if not isinstance(reply, Failure):
                 _leave_in_slot(reply[0], offsets)
             connection.send((job.number, reply))

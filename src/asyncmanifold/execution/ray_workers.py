@@ -20,15 +20,15 @@ from torch import Tensor
 
 import asyncmanifold
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.execution.ahead import Workers
-from asyncmanifold.execution.process_workers import sheltered_from_interrupts
+from asyncmanifold.execution.prefetching import Workers
+from asyncmanifold.execution.process_workers import block_interrupts
 from asyncmanifold.execution.training_worker import (
     Array,
     Outcome,
     Recipe,
     Reply,
-    reply_of,
-    settle_process,
+    pack_reply,
+    prepare_training_process,
     statistics_arrays,
 )
 from asyncmanifold.server.outgoing import OFFSETS, Parcel
@@ -71,9 +71,9 @@ class RayWorkers(Workers):
             self._actor = self._ray.remote(num_cpus=1)(TrainingActor)
             self._recipe = self._put_recipe(recipe)
             for _ in range(count):
-                self._hire()
+                self._start_worker()
             while not self._load:
-                self._welcome(self._first_ready())
+                self._add_worker(self._first_ready())
         except BaseException:
             self.close()
             raise
@@ -84,15 +84,15 @@ class RayWorkers(Workers):
             model = (job.theta.numpy(), *statistics_arrays(job.statistics))
             self._models[job.version] = self._ray.put(model)
         self._users[job.version] += 1
-        self._place(job)
+        self._place_job(job)
 
     def wait(self) -> list[int]:
         """Wait until a job has ended; meanwhile workers may come and go."""
         while True:
             ready = self._first_ready()
             if ready in self._starting:
-                self._welcome(ready)
-            elif (number := self._finish(ready)) is not None:
+                self._add_worker(ready)
+            elif (number := self._finish_job(ready)) is not None:
                 return [number]
 
     def outcome(self, number: int) -> Outcome:
@@ -113,7 +113,7 @@ class RayWorkers(Workers):
         """End the actors, and what was started with them."""
         self._replies.clear()
         if not self._is_guest:
-            with _undisturbed():
+            with _defer_signals():
                 self._ray.shutdown()
             return
         for actor in (*self._load, *self._starting.values()):
@@ -128,7 +128,7 @@ class RayWorkers(Workers):
             # Ray's own message is pages long.
             raise InputError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         actor = self._actor.remote(sys.path, [self._recipe])
         self._starting[actor.versions.remote()] = actor
 
@@ -145,7 +145,7 @@ class RayWorkers(Workers):
             )
         return ready[0]
 
-    def _welcome(self, reference: Any) -> None:
+    def _add_worker(self, reference: Any) -> None:
         """Take in a worker that has started, and give it what nobody could do."""
         actor = self._starting.pop(reference)
         try:
@@ -154,7 +154,7 @@ class RayWorkers(Workers):
             self._failed_starts += 1
             if self._failed_starts >= MOST_LOSSES:
                 raise RunError(f"Ray workers do not start: {_last_line(error)}") from error
-            self._hire()
+            self._start_worker()
             return
         if versions != own_versions():
             raise InputError(f"a Ray worker has {versions}, must have {own_versions()} as it is here")
@@ -162,9 +162,9 @@ class RayWorkers(Workers):
         self._load[actor] = 0
         unplaced, self._unplaced = self._unplaced, []
         for job in unplaced:
-            self._place(job)
+            self._place_job(job)
 
-    def _place(self, job: Job) -> None:
+    def _place_job(self, job: Job) -> None:
         """Give a job to the worker that has least to do; keep it where there is no worker now."""
         if not self._load:
             self._unplaced.append(job)
@@ -174,7 +174,7 @@ class RayWorkers(Workers):
         reference = actor.train.remote(job.numbers(), self._models[job.version])
         self._running[reference] = (job, actor)
 
-    def _finish(self, reference: Any) -> int | None:
+    def _finish_job(self, reference: Any) -> int | None:
         """Take in a reply; return the job's number, None where its worker was lost and it begins again."""
         job, actor = self._running.pop(reference)
         try:
@@ -182,7 +182,7 @@ class RayWorkers(Workers):
         except self._ray.exceptions.RayTaskError as error:
             raise RuntimeError(f"training failed in a Ray worker\n{error}") from None
         except self._ray.exceptions.RayError as error:
-            self._lose(job, actor, error)
+            self._replace_worker(job, actor, error)
             return None
         if actor in self._load:  # it may have been lost since
             self._load[actor] -= 1
@@ -193,19 +193,19 @@ class RayWorkers(Workers):
             del self._users[job.version], self._models[job.version]
         return job.number
 
-    def _lose(self, job: Job, actor: Any, error: Exception) -> None:
+    def _replace_worker(self, job: Job, actor: Any, error: Exception) -> None:
         """Start a worker in the place of one that was lost, and its job again."""
         if actor in self._load:
             del self._load[actor]
             self._ray.kill(actor)  # it may be out of reach only
-            self._hire()
+            self._start_worker()
         self._losses[job.number] += 1
         if self._losses[job.number] >= MOST_LOSSES:
             raise RunError(
                 f"job {job.number} of client {job.client} lost its Ray worker {MOST_LOSSES} times "
                 f"(out of memory?)"
             ) from error
-        self._place(job)
+        self._place_job(job)
 
 
 class TrainingActor:
@@ -216,7 +216,7 @@ class TrainingActor:
 
     def __init__(self, path: list[str], recipe: list[Any]) -> None:
         sys.path.extend(place for place in path if place not in sys.path)
-        settle_process()
+        prepare_training_process()
         self._worker = import_module("ray").get(recipe[0]).worker()
 
     def versions(self) -> dict[str, str]:
@@ -226,7 +226,7 @@ class TrainingActor:
     def train(self, numbers: dict[str, int], model: tuple[Array, ...]) -> Reply:
         """Return what a job came to."""
         theta, *statistics = map(tensor_of, model)
-        return reply_of(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
+        return pack_reply(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
 
 
 def own_versions() -> dict[str, str]:
@@ -278,7 +278,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
     try:
         if address not in (None, "auto"):
             _check_reachable(str(address))
-        with _undisturbed():
+        with _defer_signals():
             if address is None:
                 ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             else:
@@ -289,7 +289,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _defer_signals() -> Iterator[None]:
     """Put off Ctrl-C and SIGTERM until the end of the block, and keep the handlers that there were.
 
     Ray that is interrupted in its start or its end leaves processes behind; and it sets a handler of its own.
@@ -301,7 +301,7 @@ def _undisturbed() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.signal(number, lambda number, _: caught.append(number)) for number in numbers]
     try:
-        with sheltered_from_interrupts():
+        with block_interrupts():
             yield
     finally:
         for number, handler in zip(numbers, handlers, strict=True):

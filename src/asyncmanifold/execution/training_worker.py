@@ -59,7 +59,7 @@ class TrainingWorker:
         return pack_update(update, job, self._recipe.outgoing, self._recipe.seed)
 
 
-def settle_process() -> None:
+def prepare_training_process() -> None:
     """Prepare a process that does nothing but train."""
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -75,7 +75,7 @@ def statistics_from(arrays: Iterable[Array]) -> Statistics:
     return Statistics(*(torch.from_numpy(array) for array in arrays))
 
 
-def reply_of(outcome: Outcome) -> Reply:
+def pack_reply(outcome: Outcome) -> Reply:
     """Return an outcome in a form that goes to another process."""
     if isinstance(outcome, Failure):
         return outcome

@@ -26,7 +26,7 @@ from asyncmanifold.vectors import Statistics
 
 ARRAYS = "asyncmanifold"
 """The array record of a job or an update."""
-ORDER = "asyncmanifold.job"
+REQUEST = "asyncmanifold.job"
 """The config record that says what to do."""
 METRICS = "metrics"
 CONFIG = "config"
@@ -34,7 +34,7 @@ CONFIG = "config"
 
 
 @dataclass(frozen=True)
-class Order:
+class TrainingRequest:
     """What a client needs besides its own model, loss and data."""
 
     job: Job
@@ -58,26 +58,26 @@ def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
     return array_record({"theta": theta, **statistics.named("statistics")})
 
 
-def job_content(order: Order, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
+def job_content(request: TrainingRequest, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
     """Return the content of a message that asks for a job."""
     what = {
-        "job": order.job.numbers(),
-        "seed": order.seed,
-        "embedding": to_tree(order.embedding),
-        "outgoing": to_tree(order.outgoing),
-        "training": to_tree(order.training),
+        "job": request.job.numbers(),
+        "seed": request.seed,
+        "embedding": to_tree(request.embedding),
+        "outgoing": to_tree(request.outgoing),
+        "training": to_tree(request.training),
     }
-    return RecordDict({ARRAYS: model, ORDER: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
+    return RecordDict({ARRAYS: model, REQUEST: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
 
 
-def read_job(message: Message) -> Order:
+def read_job(message: Message) -> TrainingRequest:
     """Return the job that a message asks for."""
     content = message.content
-    if ORDER not in content.config_records:
+    if REQUEST not in content.config_records:
         raise InputError("this message was not sent by an asyncmanifold server: it has no job")
-    what: dict[str, Any] = json.loads(str(content.config_records[ORDER]["json"]))
+    what: dict[str, Any] = json.loads(str(content.config_records[REQUEST]["json"]))
     theta, statistics = read_model(content)
-    return Order(
+    return TrainingRequest(
         job=Job(theta=theta, statistics=statistics, **what["job"]),
         embedding=build_part("embedding", what["embedding"], "job: embedding"),
         outgoing=tuple(build_part("outgoing", part, "job: outgoing") for part in what["outgoing"]),

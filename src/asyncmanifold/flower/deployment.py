@@ -21,7 +21,7 @@ from asyncmanifold.flower.codec import (
     ARRAYS,
     CONFIG,
     METRICS,
-    Order,
+    TrainingRequest,
     job_content,
     model_record,
     read_reply,
@@ -75,7 +75,7 @@ class Deployment:
         if self._session.state.updates == 0 and self._session.best is None:
             self._session.evaluate(self._now)
         while not self._session.is_finished:
-            self._meet()
+            self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
             replies = self._pull()
@@ -89,12 +89,12 @@ class Deployment:
     def _now(self) -> float:
         return self._session.seconds
 
-    def _meet(self) -> None:
+    def _refresh_nodes(self) -> None:
         """Ask from time to time who is there."""
         if self._now - self._met < self._policy.meet_seconds:
             return
         self._met = self._now
-        came, went = self._nodes.meet(self._grid.get_node_ids())
+        came, went = self._nodes.update_present(self._grid.get_node_ids())
         for kind, nodes in (("joined", came), ("left", went)):
             for node in nodes:
                 self._session.write(kind, time=self._now, client=node.client, node=node.id)
@@ -115,8 +115,8 @@ class Deployment:
         latest = self._now - self._policy.deadline - GRACE_SECONDS
         late = [message_id for message_id, sent in self._sent.items() if sent.dispatched < latest]
         for message_id in late:
-            sent = self._land(message_id)
-            self._note_refusal(sent, self._session.refuse(sent.job, "failed", ERRORS[3], **self._where(sent)))
+            sent = self._take_landed(message_id)
+            self._note_refusal(sent, self._session.refuse(sent.job, "failed", ERRORS[3], **self._facts(sent)))
 
     def _dispatch(self) -> None:
         """Give a job to every node that can take one; all go out in one push."""
@@ -147,11 +147,11 @@ class Deployment:
         job, session = sent.job, self._session
         if self._encoded is None or self._encoded[0] != job.version:
             self._encoded = job.version, model_record(job.theta, job.statistics)
-        order = Order(
+        request = TrainingRequest(
             job, session.method.embedding, session.method.outgoing, session.training, session.run.seed
         )
         return Message(
-            content=job_content(order, self._encoded[1], self._train_config),
+            content=job_content(request, self._encoded[1], self._train_config),
             message_type=MessageType.TRAIN,
             dst_node_id=sent.node.id,
             group_id=str(job.version),
@@ -163,22 +163,22 @@ class Deployment:
         if not self._sent:
             return []
         replies = self._grid.pull_messages(list(self._sent))
-        landed = [(self._land(reply.metadata.reply_to_message_id), reply) for reply in replies]
+        landed = [(self._take_landed(reply.metadata.reply_to_message_id), reply) for reply in replies]
         return sorted(landed, key=lambda pair: pair[0].job.number)
 
-    def _land(self, message_id: str) -> SentJob:
+    def _take_landed(self, message_id: str) -> SentJob:
         sent = self._sent.pop(message_id)
         sent.node.in_flight -= 1
         return sent
 
     def _absorb(self, sent: SentJob, reply: Message) -> None:
         """Absorb a reply, give its node the next job, then evaluate and write a checkpoint."""
-        session, job, node, where = self._session, sent.job, sent.node, self._where(sent)
+        session, job, node, where = self._session, sent.job, sent.node, self._facts(sent)
         if session.is_finished:
             return
         try:
             if reply.has_error():
-                record = session.refuse(job, "failed", _in_words(reply.error), **where)
+                record = session.refuse(job, "failed", _describe_error(reply.error), **where)
             else:
                 report = read_reply(reply.content)
                 weight = self._nodes.weight(node, report.examples)
@@ -189,7 +189,7 @@ class Deployment:
             self._note_refusal(sent, record)
             return
         node.examples, node.partition = report.examples, report.partition
-        self._nodes.accepted(node)
+        self._nodes.record_success(node)
         log.info(
             "update %s/%s: client %s, staleness %s, loss %.4f",
             *(record["update"], session.run.updates, node.client, record["staleness"], record["loss"]),
@@ -202,11 +202,11 @@ class Deployment:
         """Hold a refused job against its node; one with too many of them rests."""
         node, kind = sent.node, record["kind"]
         log.warning("client %s %s: %s", node.client, kind, record["reason"])
-        if seconds := self._nodes.failed(node, kind, self._now):
+        if seconds := self._nodes.record_failure(node, kind, self._now):
             self._session.write("resting", time=self._now, client=node.client, seconds=seconds)
             log.warning("client %s rests for %g s", node.client, seconds)
 
-    def _where(self, sent: SentJob) -> dict[str, Any]:
+    def _facts(self, sent: SentJob) -> dict[str, Any]:
         return {"time": self._now, "node": sent.node.id, "dispatched": sent.dispatched}
 
     def _client_scores(self) -> dict[int, float]:
@@ -239,7 +239,7 @@ class Deployment:
         self._nodes.known = {entry[0]: Node(*entry) for entry in packed["nodes"]}
 
 
-def _in_words(error: Error) -> str:
+def _describe_error(error: Error) -> str:
     """Return an error of Flower's in one line; its reason may be a whole traceback."""
     lines = [line.strip() for line in (error.reason or "").splitlines() if line.strip()]
     known = ERRORS.get(error.code, f"error {error.code}")

@@ -41,7 +41,7 @@ class Nodes:
         self.known: dict[int, Node] = {}
         self.present: dict[int, Node] = {}
 
-    def meet(self, ids: Iterable[int]) -> tuple[list[Node], list[Node]]:
+    def update_present(self, ids: Iterable[int]) -> tuple[list[Node], list[Node]]:
         """Take note of who is there now; return who came and who went."""
         there = sorted(ids)
         for node_id in there:
@@ -66,12 +66,12 @@ class Nodes:
         known = [examples, *(other.examples for other in others if other.examples is not None)]
         return examples / (sum(known) / len(known) * (1 + len(others)))
 
-    def accepted(self, node: Node) -> None:
+    def record_success(self, node: Node) -> None:
         """Take note of an accepted update."""
         node.outcomes["accepted"] += 1
         node.failures = node.rests = 0
 
-    def failed(self, node: Node, kind: str, now: float) -> float:
+    def record_failure(self, node: Node, kind: str, now: float) -> float:
         """Take note of a failure or a rejection; return for how long the node now rests."""
         node.outcomes[kind] += 1
         node.failures += 1

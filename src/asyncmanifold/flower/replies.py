@@ -42,11 +42,11 @@ def train_reply(
     ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
     ...     return train_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
-    order, examples = read_job(message), as_data(data)
+    request, examples = read_job(message), as_data(data)
     with torch_threads(threads):
-        trainer = Trainer(model, loss, order.embedding, order.training, order.seed)
-        update = trainer.train(order.job, examples)
-    parcel = pack_update(update, order.job, order.outgoing, order.seed)
+        trainer = Trainer(model, loss, request.embedding, request.training, request.seed)
+        update = trainer.train(request.job, examples)
+    parcel = pack_update(update, request.job, request.outgoing, request.seed)
     return Message(reply_content(parcel, len(examples), partition_of(context)), reply_to=message)
 
 

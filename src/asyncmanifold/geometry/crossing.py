@@ -31,12 +31,12 @@ def first_crossing(distance: Callable[[float], float], whole: float, fraction: f
     for k in range(1, SCAN + 1):
         high, above = k / SCAN, whole - target if k == SCAN else surplus(k / SCAN)
         if above >= 0.0:
-            return _crossing(surplus, (low, below), (high, above), CLOSE * target)
+            return _refine_crossing(surplus, (low, below), (high, above), CLOSE * target)
         low, below = high, above
     return 1.0
 
 
-def _crossing(
+def _refine_crossing(
     function: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], close: float
 ) -> float:
     """Return where a function that rises from below 0 at ``low`` to ``high`` is within ``close`` of 0.

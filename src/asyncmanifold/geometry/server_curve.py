@@ -31,7 +31,7 @@ def mean_along_curve(gram: Floats, degree: int) -> Floats:
     weights = np.ones(count)
     grid = np.linspace(0.0, 1.0, PLACES)
     for _ in range(ROUNDS):
-        fit = _fitted(_basis(degree, places), weights)
+        fit = _fit_control_points(_basis(degree, places), weights)
         curve = _basis(degree, grid) @ fit @ models
         distances = np.linalg.norm(models[:, None] - curve[None], axis=2)
         places = grid[distances.argmin(axis=1)]
@@ -55,7 +55,7 @@ def _basis(degree: int, places: Floats) -> Floats:
     return np.array([bernstein(degree, float(t)) for t in places])
 
 
-def _fitted(basis: Floats, weights: Floats) -> Floats:
+def _fit_control_points(basis: Floats, weights: Floats) -> Floats:
     """Return the matrix that makes control points of models: weighted least squares at known places."""
     weighted = basis * weights[:, None]
     solution = np.linalg.lstsq(weighted.T @ basis, weighted.T, rcond=None)[0]

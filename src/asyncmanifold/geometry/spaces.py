@@ -47,25 +47,25 @@ class Space:
 
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
         """Return where the geodesic from ``point`` along ``tangent`` is at time 1."""
-        return self._mapped(point + tangent, lambda maps, x, v: maps.exp(x, v), point, tangent)
+        return self._map_pieces(point + tangent, lambda maps, x, v: maps.exp(x, v), point, tangent)
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
         """Return the tangent vector at ``point`` whose geodesic is at ``other`` at time 1."""
-        return self._mapped(other - point, lambda maps, x, y: maps.log(x, y), point, other)
+        return self._map_pieces(other - point, lambda maps, x, y: maps.log(x, y), point, other)
 
     def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
         """Return a tangent vector at ``start`` as one at ``end``."""
-        return self._mapped(
+        return self._map_pieces(
             tangent.clone(), lambda maps, x, y, v: maps.transport(x, y, v), start, end, tangent
         )
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """Return the tangent part of any vector at ``point``."""
-        return self._mapped(vector.clone(), lambda maps, x, v: maps.project(x, v), point, vector)
+        return self._map_pieces(vector.clone(), lambda maps, x, v: maps.project(x, v), point, vector)
 
     def geodesic(self, start: Tensor, end: Tensor, t: float) -> Tensor:
         """Return the point a share ``t`` of the way from ``start`` to ``end``."""
-        return self._mapped(
+        return self._map_pieces(
             torch.lerp(start, end, t), lambda maps, x, y: maps.exp(x, t * maps.log(x, y)), start, end
         )
 
@@ -98,7 +98,7 @@ class Space:
 
     def repaired(self, point: Tensor) -> Tensor:
         """Return a point that rounding has moved off its manifolds, back on them."""
-        return self._mapped(point.clone(), lambda maps, x: maps.repair(x), point)
+        return self._map_pieces(point.clone(), lambda maps, x: maps.repair(x), point)
 
     def curved_part(self, vector: Tensor) -> Tensor:
         """Return the stretches of a vector that live on manifolds, one after another."""
@@ -114,7 +114,7 @@ class Space:
             start = end
         return mean
 
-    def _mapped(self, flat: Tensor, rule: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+    def _map_pieces(self, flat: Tensor, rule: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
         """Return ``flat`` with the pieces replaced by what ``rule`` makes of theirs, in double precision."""
         for piece in self.pieces:
             made = rule(piece.maps, *(piece.of(vector).double() for vector in vectors))

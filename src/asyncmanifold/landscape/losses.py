@@ -60,7 +60,7 @@ def measure_landscape(
     with display("landscape", total, quiet=quiet, unit="losses") as shown:
         done = count(1)
         probe = LossProbe(task, seed, lambda: shown.show(next(done)))
-        scenes = [_scene(view, data, sample, probe, grid) for view, data, sample in plans]
+        scenes = [_measure_scene(view, data, sample, probe, grid) for view, data, sample in plans]
     return Landscape(
         scenario=config.scenario,
         method=config.method_name,
@@ -143,7 +143,7 @@ def _control_points(learned: LearnedCurve, prime: str = "") -> dict[str, Tensor]
     return {name: learned.origin + v for name, v in zip([*names, f"C{prime}"], learned.offsets, strict=True)}
 
 
-def _scene(view: View, data: str, sample: Sample, probe: LossProbe, grid: int) -> Scene:
+def _measure_scene(view: View, data: str, sample: Sample, probe: LossProbe, grid: int) -> Scene:
     """Return the losses on a view's plane and along its curve and chord."""
 
     def loss(theta: Tensor) -> float | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Data
-from asyncmanifold.tasks.partitions import at_most
+from asyncmanifold.tasks.partitions import draw_subset
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import FlatModel, Statistics
 
@@ -85,7 +85,7 @@ Sample = list[tuple[Any, Any, int]]
 
 def draw_sample(data: Data, most: int, seed: int) -> Sample:
     """Return at most ``most`` examples, drawn by the seed."""
-    chosen = at_most(most, np.arange(len(data)), derive(seed, Purpose.LANDSCAPE))
+    chosen = draw_subset(most, np.arange(len(data)), derive(seed, Purpose.LANDSCAPE))
     parts = torch.split(torch.from_numpy(chosen), BATCH)
     return [(*data.batch(indices), len(indices)) for indices in parts]
 

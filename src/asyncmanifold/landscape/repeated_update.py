@@ -98,7 +98,7 @@ def repeat_run(
             arrival = simulation.next_arrival(executor)
             copies = None
             if arrival is not None and session.remaining == 1 and isinstance(arrival[1], Parcel):
-                copies = _copied(arrival[0].job, arrival[1], session)
+                copies = _copy_inputs(arrival[0].job, arrival[1], session)
             simulation.advance(arrival, executor)
             if session.is_finished and copies is not None and trace.update is not None:
                 return RepeatedUpdate(*copies, session.state, trace.update)
@@ -111,7 +111,7 @@ def differs(recorded: Record, repeated: Record) -> bool:
     return not all(isclose(recorded[key], repeated[key], rel_tol=1e-6, abs_tol=1e-12) for key in COMPARED)
 
 
-def _copied(job: Job, parcel: Parcel, session: Session) -> tuple[Job, Update, ServerState]:
+def _copy_inputs(job: Job, parcel: Parcel, session: Session) -> tuple[Job, Update, ServerState]:
     """Return copies of what the run will write over."""
     update = unpack_update(parcel, job, session.method.outgoing)
     return (

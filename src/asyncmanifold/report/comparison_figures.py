@@ -7,7 +7,7 @@ from math import ceil
 
 from asyncmanifold.report import svg
 from asyncmanifold.report.comparison import average
-from asyncmanifold.report.curves import Band, Points, band, histogram, thinned
+from asyncmanifold.report.curves import Band, Points, band, histogram, thin_out
 from asyncmanifold.report.finished_runs import Evaluation, FoundRuns, RunData, StepNumbers
 from asyncmanifold.report.palette import colour_class
 from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
@@ -87,9 +87,9 @@ def clients_figure(found: FoundRuns) -> Figure:
         last = max((client for client, _ in scores), default=0) or 1
         places = [
             f"{number(x(score))} {number(y + (client / last - 0.5) * row * 0.6)}"
-            for client, score in thinned(scores, MOST_CLIENTS)
+            for client, score in thin_out(scores, MOST_CLIENTS)
         ]
-        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shorten(method, 15), anchor="end"))
         parts.append(svg.path(svg.dots(places), f"dots s {colour_class(index)}", ' stroke-width="5"'))
         if scores:
             middle = number(x(mean_and_deviation([score for _, score in scores])[0]))
@@ -150,7 +150,7 @@ def _histograms(
             for place, share in enumerate(shares)
             if share
         )
-        parts.append(svg.text(NAMES - 10, base - 18, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, base - 18, svg.shorten(method, 15), anchor="end"))
         parts.append(svg.text(NAMES - 10, base - 4, f"highest {max(shares):.0%}", anchor="end", kind="small"))
         parts.append(svg.path(bars, f"f {colour_class(index)}") if bars else "")
         parts.append(svg.path(f"M{number(NAMES)} {number(base)}H{number(RIGHT)}", "axis"))
@@ -206,7 +206,7 @@ def _bars(
     parts = [svg.x_axis(x, bottom, top, x_name)]
     for index, (method, entry) in enumerate(rows.items()):
         y = top + row * (index + 0.5)
-        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shorten(method, 15), anchor="end"))
         parts.append(_bar(x, y, index, entry["mean"], entry["sd"]))
     parts.append(svg.path(f"M{number(NAMES)} {number(top)}V{number(bottom)}", "axis"))
     return Figure(name, x_name, caption.format(x_name), "".join(parts), bottom + 42)

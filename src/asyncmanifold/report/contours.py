@@ -33,7 +33,7 @@ def contour(xs: Sequence[float], ys: Sequence[float], values: Grid, level: float
             if min(heights) < level:
                 follows = False
                 if max(heights) >= level:
-                    _cut(corners, heights, level, found)
+                    _cut_cell(corners, heights, level, found)
             elif follows and found.areas[-1][1] == corners[0]:
                 found.areas[-1][1:3] = corners[1:3]
             else:
@@ -73,7 +73,7 @@ def _cells(
             yield [(left, low), (right, low), (right, high), (left, high)], heights
 
 
-def _cut(corners: list[Place], heights: list[float], level: float, found: Contour) -> None:
+def _cut_cell(corners: list[Place], heights: list[float], level: float, found: Contour) -> None:
     """Add the part of a cell that is at least ``level``, and its inner edges."""
     area: list[Place] = []
     leaving: Place | None = None
@@ -84,7 +84,7 @@ def _cut(corners: list[Place], heights: list[float], level: float, found: Contou
             area.append(corners[k])
         if (here >= level) == (there >= level):
             continue
-        crossing = _between(corners[k], corners[(k + 1) % 4], (level - here) / (there - here))
+        crossing = _interpolate(corners[k], corners[(k + 1) % 4], (level - here) / (there - here))
         area.append(crossing)
         if here >= level:
             leaving = crossing
@@ -98,5 +98,5 @@ def _cut(corners: list[Place], heights: list[float], level: float, found: Contou
     found.areas.append(area)
 
 
-def _between(start: Place, end: Place, share: float) -> Place:
+def _interpolate(start: Place, end: Place, share: float) -> Place:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])

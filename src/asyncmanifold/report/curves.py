@@ -32,14 +32,14 @@ def band(curves: Sequence[Points], limit: int = 300) -> Band:
         return Band([], [], None)
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     grid = sorted({x for curve in curves for x, _ in curve if first <= x <= last})
-    grid = thinned(grid, limit)
+    grid = thin_out(grid, limit)
     rows = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve]).tolist() for curve in curves]
     columns = list(zip(*rows, strict=True))
     deviations = [stdev(column) for column in columns] if len(rows) > 1 else None
     return Band(grid, [mean(column) for column in columns], deviations)
 
 
-def thinned(items: Sequence[Item], limit: int) -> list[Item]:
+def thin_out(items: Sequence[Item], limit: int) -> list[Item]:
     """Return at most ``limit`` items, evenly spread, the first and the last among them."""
     if len(items) <= limit:
         return list(items)

@@ -11,7 +11,7 @@ from typing import Any
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.report.comparison import COLUMNS
-from asyncmanifold.report.svg import shortened
+from asyncmanifold.report.svg import shorten
 from asyncmanifold.server.methods import METHODS
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record, read_trace
@@ -111,13 +111,13 @@ def find_runs(directory: Path) -> FoundRuns:
             runs.append(read_run(place, shown))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             problems.append((shown, printable(_reason(error))))
-    return FoundRuns(_ordered(_with_distinct_methods(runs)), problems)
+    return FoundRuns(_order_runs(_with_distinct_methods(runs)), problems)
 
 
 def read_run(path: Path, place: str) -> RunData:
     """Read one finished run; raises what reading and checking raise where a file is broken."""
     config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    summary = _checked_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    summary = _check_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
     run = RunData(
         place=place,
         scenario=printable(summary.get("scenario", config.get("scenario", ""))),
@@ -154,7 +154,7 @@ def _add_record(run: RunData, record: Record) -> None:
         )
 
 
-def _checked_summary(summary: Summary) -> Summary:
+def _check_summary(summary: Summary) -> Summary:
     """Return the summary if the table and the figures can use it."""
     for column in COLUMNS:
         _number_or_none(summary[column.key])
@@ -169,7 +169,7 @@ def _checked_summary(summary: Summary) -> Summary:
 def _number(value: Any) -> float:
     """Return a number that can be drawn; the bound keeps sums and differences finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e100:
-        raise InputError(f"{shortened(repr(value), 40)} is no finite number")
+        raise InputError(f"{shorten(repr(value), 40)} is no finite number")
     return float(value)
 
 
@@ -206,7 +206,7 @@ def _settings(run: RunData) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _ordered(runs: Sequence[RunData]) -> list[RunData]:
+def _order_runs(runs: Sequence[RunData]) -> list[RunData]:
     """Return the runs in the methods' usual order, then by name and seed."""
     order = list(METHODS)
 

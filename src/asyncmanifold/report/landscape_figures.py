@@ -39,20 +39,20 @@ def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
     stop_last = sorted(scene.marks, key=lambda mark: _shape(mark.name) == STOP)
     parts = [
         svg.axes(plot, "along the chord (in chords)", "across"),
-        _map(plot, scene, steps),
+        _draw_contours(plot, scene, steps),
         _line(plot, [(0.0, 0.0), (1.0, 0.0)], "6 4"),
         _line(plot, scene.curve, "") if scene.curve else "",
         *(_mark(plot, mark) for mark in stop_last),
         _colour_key(steps, 474.0),
     ]
-    place, data = _words(scene)
+    place, data = _describe_scene(scene)
     name = f"landscape-plane-{scene.view}-{scene.data}"
     return Figure(name, f"{place}: {data}", _plane_caption(landscape, scene), "".join(parts), 512.0)
 
 
 def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     """Return the loss along the curve and along the chord."""
-    values = _known([*scene.curve_losses, *scene.chord_losses])
+    values = _known_losses([*scene.curve_losses, *scene.chord_losses])
     plot = Plot(AxisScale(0.0, 1.0, LEFT, RIGHT), svg.scale(values, 270.0, 26.0))
     parts = [svg.axes(plot, "t", "loss")]
     x = plot.x(min(1.0, scene.stop.t))
@@ -63,13 +63,13 @@ def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     parts.append(svg.text(x + aside, plot.y.end + 11, f"t* = {scene.stop.t:.3g}", anchor=anchor, kind="over"))
     key, height = svg.legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
     body = svg.lines_group(plot, parts) + key
-    place, data = _words(scene)
+    place, data = _describe_scene(scene)
     name = f"landscape-profile-{scene.view}-{scene.data}"
     caption = _profile_caption(landscape, scene)
     return Figure(name, f"{place}: {data} against t", caption, body, 312.0 + height)
 
 
-def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
+def _draw_contours(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
     """Return filled bands, each painted over the ones below it, with thin lines between."""
     left, top = number(LEFT), number(plot.y.end)
     size = f'width="{number(RIGHT - LEFT)}" height="{number(plot.y.start - plot.y.end)}"'
@@ -151,7 +151,7 @@ def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[f
     return f'<g data-series="{index}" data-name="{name}">' + "".join(parts) + "</g>"
 
 
-def _words(scene: Scene) -> tuple[str, str]:
+def _describe_scene(scene: Scene) -> tuple[str, str]:
     place = "At the client" if scene.view == "client" else "At the server"
     return place, "loss on its training data" if scene.data == "train" else "loss on the global test data"
 
@@ -203,7 +203,7 @@ def _profile_caption(landscape: Landscape, scene: Scene) -> str:
     if not scene.curve_losses:
         parts = [f"The straight way from {ends}."]
     else:
-        known = _known(scene.curve_losses), _known(scene.chord_losses)
+        known = _known_losses(scene.curve_losses), _known_losses(scene.chord_losses)
         highest = [max(losses, default=0.0) for losses in known]
         means = [sum(losses) / max(1, len(losses)) for losses in known]
         parts = [
@@ -223,5 +223,5 @@ def _profile_caption(landscape: Landscape, scene: Scene) -> str:
     return " ".join(parts)
 
 
-def _known(losses: Sequence[float | None]) -> list[float]:
+def _known_losses(losses: Sequence[float | None]) -> list[float]:
     return [loss for loss in losses if loss is not None]

@@ -101,10 +101,10 @@ def escape(text: str) -> str:
     return html_escape(re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", sound))
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """Return at most ``length`` characters; the middle goes, because long names often begin alike.
 
-    >>> shortened("digits: asyncbezier", 11)
+    >>> shorten("digits: asyncbezier", 11)
     'digit…ezier'
     """
     if len(text) <= length:
@@ -188,7 +188,7 @@ def legend(names: Sequence[str], top: float) -> tuple[str, float]:
             ' fill="none" pointer-events="all"/>'
             + series_line(f"M{number(x)} {number(y)}h26", index)
             + series_markers([f"{number(x + 13)} {number(y)}"], index)
-            + text(x + 32, y + 4, shortened(name, 14 if columns == 3 else 24))
+            + text(x + 32, y + 4, shorten(name, 14 if columns == 3 else 24))
             + "</g>"
         )
     return "".join(parts), 21.0 * ceil(len(names) / columns) + 6

@@ -44,7 +44,7 @@ class Averaging(Part):
         past = state.version - self.average_from
         if past < 0 or past % self.average_every:
             return memory
-        kept = self._kept(memory, state.theta, space)
+        kept = self._kept_models(memory, state.theta, space)
         count = memory.get("count", 0) + 1
         theta, floats = state.theta.clone(), state.statistics.floats
         if count > 1:
@@ -54,24 +54,24 @@ class Averaging(Part):
         if kept is None:
             return entries
         if count > 1:
-            entries["theta"] = self._mean(theta, kept, space)
+            entries["theta"] = self._mean_model(theta, kept, space)
         return {**entries, "models": kept}
 
-    def _kept(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
+    def _kept_models(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
         """Return what must be known of every averaged model, a row each: all, its curved part, or nothing."""
         if self.curve_degree is None and space.is_flat:
             return None
         row = (theta if self.curve_degree is not None else space.curved_part(theta))[None]
         return torch.cat([memory["models"], row]) if "models" in memory else row.clone()
 
-    def _mean(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
+    def _mean_model(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
         if self.curve_degree is None:
             return space.with_mean(mean, kept)
-        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved(kept, space))
+        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved_parts(kept, space))
         ways = torch.stack([space.log(centre, model) for model in kept])
         shares = mean_along_curve(space.gram(centre, list(ways)), self.curve_degree)
         return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
 
 
-def _curved(models: Tensor, space: Space) -> Tensor:
+def _curved_parts(models: Tensor, space: Space) -> Tensor:
     return torch.stack([space.curved_part(model) for model in models])

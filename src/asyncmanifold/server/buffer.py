@@ -68,7 +68,7 @@ class Buffer(StepBuffer):
         return 1.0 / self.buffer_size
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        total, count = gathered_move(move, memory)
+        total, count = add_held_steps(move, memory)
         if count >= self.buffer_size:
             return total, {}
         return None, {"step": total.vector(), "staleness": total.staleness, "count": count}
@@ -88,7 +88,7 @@ class Barrier(StepBuffer):
     waits_for_all: ClassVar[bool] = True
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        total, count = gathered_move(move, memory)
+        total, count = add_held_steps(move, memory)
         weight = memory.get("weight", 0.0) + arrival.weight
         return None, {"step": total.vector(), "count": count, "weight": weight}
 
@@ -98,7 +98,7 @@ class Barrier(StepBuffer):
         return memory["step"], 1.0 / memory["weight"] if memory["weight"] > 0.0 else 1.0
 
 
-def gathered_move(move: Move, memory: Memory) -> tuple[Move, int]:
+def add_held_steps(move: Move, memory: Memory) -> tuple[Move, int]:
     """Return a step together with those held in ``memory``, and how many steps that makes."""
     return move.after(memory.get("step"), memory.get("staleness", 0)), memory.get("count", 0) + 1
 

@@ -84,9 +84,9 @@ def absorb(
     """
     if not 0.0 <= weight < inf:
         raise InputError(f"absorb(weight={weight}) must be at least 0 and finite")
-    base = _checked_base(method, state, update, base)
+    base = _check_update(method, state, update, base)
     memories = _Memories(method, state)
-    arrival, offsets, mixing, curve = _corrected(method, state, update, base, weight, space, memories)
+    arrival, offsets, mixing, curve = _admit_and_correct(method, state, update, base, weight, space, memories)
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
@@ -97,7 +97,7 @@ def absorb(
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
     state = replace(state, updates=state.updates + 1)
-    gathered = _gathered(state.memory.get("statistics"), update.statistics, fraction)
+    gathered = _gather_statistics(state.memory.get("statistics"), update.statistics, fraction)
     released: Move | None = move
     if method.buffer is not None:
         released = memories.call("buffer", method.buffer.gather, move, arrival)
@@ -105,7 +105,7 @@ def absorb(
         memories.keep("statistics", gathered)
         moved = replace(state, memory=memories.kept)
     else:
-        moved = _moved(method, state, memories, released, gathered, space, out)
+        moved = _move_model(method, state, memories, released, gathered, space, out)
     return moved, Step(
         version=moved.version,
         base_version=update.version,
@@ -132,14 +132,14 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
     step, scale = held
     memories.keep("buffer", {})
     move = TangentMove(space, state.theta, step, scale=scale)
-    return _moved(method, state, memories, move, state.memory["statistics"], space, None)
+    return _move_model(method, state, memories, move, state.memory["statistics"], space, None)
 
 
 def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
     """Return v'_1 … v'_n in flat space: what gates and correction make of an update's offsets."""
-    base = _checked_base(method, state, update, base)
+    base = _check_update(method, state, update, base)
     memories = _Memories(method, state)
-    _, offsets, mixing, _ = _corrected(method, state, update, base, 1.0, FLAT, memories)
+    _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
     return torch.stack(offsets.combined(mixing))
 
 
@@ -166,20 +166,20 @@ class _Memories:
         else:
             self.kept.pop(stage, None)
 
-    def carry(self, space: Space, theta: Tensor) -> None:
+    def transport_tangents(self, space: Space, theta: Tensor) -> None:
         """Transport tangent vectors from the model that was to the one that is."""
         for stage, memory in self.kept.items():
             if names := self._parts[stage].tangents if stage in self._parts else ():
-                carried = {name: self._carried(memory[name], space, theta) for name in names}
+                carried = {name: self._transport_entry(memory[name], space, theta) for name in names}
                 self.kept[stage] = {**memory, **carried}
 
-    def _carried(self, entry: Any, space: Space, theta: Tensor) -> Any:
+    def _transport_entry(self, entry: Any, space: Space, theta: Tensor) -> Any:
         if isinstance(entry, dict):
-            return {key: self._carried(value, space, theta) for key, value in entry.items()}
+            return {key: self._transport_entry(value, space, theta) for key, value in entry.items()}
         return space.transport(self._theta, theta, entry)
 
 
-def _corrected(
+def _admit_and_correct(
     method: Method,
     state: ServerState,
     update: Update,
@@ -199,23 +199,23 @@ def _corrected(
         weight=method.share(weight),
         updates=state.updates,
         theta=state.theta,
-        measure=lambda: _finite(offsets.gram()),
+        measure=lambda: _check_finite(offsets.gram()),
     )
     factor = 1.0
     for stage, gate in method.all_gates.items():
         factor *= memories.call(stage, gate.admit, arrival)
     gram = arrival.gram
     if factor != 1.0:
-        gram = _scaled(gram, factor)
-    shortened = offsets if factor == 1.0 else offsets.scaled(factor)
+        gram = _scale_offsets(gram, factor)
+    shorten = offsets if factor == 1.0 else offsets.scaled(factor)
     if method.correction.transforms:
-        shortened = memories.call("correction", shortened.transformed, method.correction, arrival)
-        gram = _finite(shortened.gram())
-    mixing = shortened.coefficients(method.correction, gram)
-    return arrival, shortened, mixing, mixing @ gram @ mixing.T
+        shorten = memories.call("correction", shorten.transformed, method.correction, arrival)
+        gram = _check_finite(shorten.gram())
+    mixing = shorten.coefficients(method.correction, gram)
+    return arrival, shorten, mixing, mixing @ gram @ mixing.T
 
 
-def _moved(
+def _move_model(
     method: Method,
     state: ServerState,
     memories: _Memories,
@@ -230,16 +230,16 @@ def _moved(
         move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
     theta = move.target(out)
     if not space.is_flat:
-        memories.carry(space, theta)
+        memories.transport_tangents(space, theta)
     memories.keep("statistics", {})
-    statistics = _mixed(state.statistics, gathered, scale)
+    statistics = _mix_statistics(state.statistics, gathered, scale)
     state = replace(state, theta=theta, statistics=statistics, version=state.version + 1)
     if method.averaging is not None:
         memories.keep("averaging", method.averaging.include(memories.recall("averaging"), state, space))
     return replace(state, memory=memories.kept)
 
 
-def _gathered(held: Memory | None, received: Statistics, fraction: float) -> Memory:
+def _gather_statistics(held: Memory | None, received: Statistics, fraction: float) -> Memory:
     """Add a client's statistics, in proportion to its step, to those that wait for the model to move."""
     floats = received.floats * fraction if received.floats.numel() else received.floats
     if held is not None:
@@ -247,7 +247,7 @@ def _gathered(held: Memory | None, received: Statistics, fraction: float) -> Mem
     return {"floats": floats, "fraction": fraction, "integers": received.integers}
 
 
-def _mixed(current: Statistics, gathered: Memory, scale: float) -> Statistics:
+def _mix_statistics(current: Statistics, gathered: Memory, scale: float) -> Statistics:
     """Move statistics towards the mean of those gathered, by the whole step fraction, at most 1."""
     if gathered["fraction"] <= 0.0 or not current.floats.numel():
         return Statistics(current.floats, gathered["integers"])
@@ -256,7 +256,7 @@ def _mixed(current: Statistics, gathered: Memory, scale: float) -> Statistics:
     return Statistics(torch.lerp(current.floats, mean, fraction), gathered["integers"])
 
 
-def _checked_base(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
+def _check_update(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
     """Return the base model of an update of the right form."""
     if update.version > state.version:
         raise Rejected(f"base version {update.version} is in the future, the model is at {state.version}")
@@ -278,14 +278,14 @@ def _check_form(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
         raise Rejected(f"{name} are {tensor.dtype}, not {dtype}")
 
 
-def _finite(gram: Floats) -> Floats:
+def _check_finite(gram: Floats) -> Floats:
     """Reject non-finite offsets, which the Gram matrix shows for free."""
     if not all(map(isfinite, gram.ravel().tolist())):
         raise Rejected("offsets have non-finite values or overflow")
     return gram
 
 
-def _scaled(gram: Floats, factor: float) -> Floats:
+def _scale_offsets(gram: Floats, factor: float) -> Floats:
     """Return the inner products with every offset multiplied by ``factor``, the drift left as it is."""
     factors = np.full(len(gram), factor)
     factors[-1] = 1.0

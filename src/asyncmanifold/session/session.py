@@ -218,7 +218,7 @@ class Session:
             update=self.state.updates,
             version=self.state.version,
             time=time,
-            **finite(scores),
+            **replace_non_finite(scores),
             wall_seconds=self.seconds,
         )
 
@@ -241,8 +241,8 @@ class Session:
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
         """Go back to what ``pack`` returned."""
-        self.state = restored(ServerState, packed["state"])
-        self.best = None if packed["best"] is None else restored(BestModel, packed["best"])
+        self.state = rebuild(ServerState, packed["state"])
+        self.best = None if packed["best"] is None else rebuild(BestModel, packed["best"])
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
@@ -259,11 +259,11 @@ class Session:
             self._spare = theta
 
 
-def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+def replace_non_finite(scores: Mapping[str, float]) -> dict[str, float | None]:
     """Return the scores with None for those that are not finite, which JSON cannot say."""
     return {name: value if isfinite(value) else None for name, value in scores.items()}
 
 
-def restored(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
+def rebuild(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
     """Return a state, job or model whose fields were packed, its statistics as a list of two."""
     return cls(**{**packed, "statistics": Statistics(*packed["statistics"])})

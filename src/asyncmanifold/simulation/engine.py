@@ -15,7 +15,7 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
-from asyncmanifold.session.session import Session, restored
+from asyncmanifold.session.session import Session, rebuild
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.simulation.schedules import Schedule
 
@@ -105,7 +105,7 @@ class Simulation:
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
-            job = restored(Job, entry["job"])
+            job = rebuild(Job, entry["job"])
             self.flights[job.client] = SimulatedFlight(**{**entry, "job": job})
             self.session.adopt(job)
 

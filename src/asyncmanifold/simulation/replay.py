@@ -36,7 +36,7 @@ def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     return updates
 
 
-def arranged(task: Task, updates: Iterable[Record]) -> Task:
+def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
     """Return the task with the data of each recorded client in its place.
 
     A node of a deployment says which partition it has; a simulator's client is its own.

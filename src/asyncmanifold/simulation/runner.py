@@ -20,11 +20,11 @@ from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.session import Session, TraceWriter, finite
+from asyncmanifold.session.session import Session, TraceWriter, replace_non_finite
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.replay import Replay, arranged, recorded_updates
+from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
@@ -88,7 +88,7 @@ def simulate(
     updates = None
     if replay is not None:
         updates = recorded_updates(replay)
-        task, run = arranged(task, updates), replace(run, updates=len(updates))
+        task, run = arrange_clients(task, updates), replace(run, updates=len(updates))
     with ExitStack() as stack:
         stack.enter_context(torch_threads())
         keep_freed_memory()
@@ -98,7 +98,7 @@ def simulate(
         journal = Journal(records, described, labels)
         stack.callback(journal.close)
         if journal.is_finished:
-            return _result(model, journal.load_finished(model), journal)
+            return _make_result(model, journal.load_finished(model), journal)
         session = open_session(task, chosen, training, run, model, journal)
         engine: Simulation | Replay
         if updates is None:
@@ -108,13 +108,13 @@ def simulate(
             engine = Replay(session, updates)
             journal.restore()
         recipe = Recipe(task, chosen.embedding, chosen.outgoing, training, run.seed)
-        executor = _opened(placement, recipe, journal)
+        executor = _open_executor(placement, recipe, journal)
         stack.callback(executor.close)
         if isinstance(engine, Replay):
             engine.run(executor)
         else:
-            _loop(engine, executor, journal)
-        return _result(model, _conclude(session, task, journal), journal)
+            _run_simulation(engine, executor, journal)
+        return _make_result(model, _score_and_conclude(session, task, journal), journal)
 
 
 def open_session(
@@ -128,7 +128,7 @@ def open_session(
     return Session(method, training, run, model, trace, judge, list(task.metrics))
 
 
-def _opened(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
+def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
     """Start the executor; a run that cannot begin leaves its directory free for another try."""
     try:
         return placement.open(recipe)
@@ -137,7 +137,7 @@ def _opened(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
         raise
 
 
-def _loop(simulation: Simulation, executor: Executor, journal: Journal) -> None:
+def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal) -> None:
     """Absorb arrivals until the run is finished, with a checkpoint from time to time and on Ctrl-C."""
 
     def checkpoint() -> None:
@@ -168,7 +168,7 @@ def _loop(simulation: Simulation, executor: Executor, journal: Journal) -> None:
     checkpoint()
 
 
-def _conclude(session: Session, task: Task, journal: Journal) -> Summary:
+def _score_and_conclude(session: Session, task: Task, journal: Journal) -> Summary:
     """Judge the best and the final model on every client, and close the books."""
     per_client = validation = None
     if task.validation is not None:
@@ -183,7 +183,7 @@ def _conclude(session: Session, task: Task, journal: Journal) -> Summary:
 def _client_scores(task: Task, model: FlatModel) -> list[float | None]:
     """Return the model's score on each client's validation data, None where it has no value."""
     scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation or []]
-    return [finite(score).get(task.metric) for score in scores]
+    return [replace_non_finite(score).get(task.metric) for score in scores]
 
 
 def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None:
@@ -192,7 +192,7 @@ def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None
     return sum(score * size for score, size in known) / total if total else None
 
 
-def _result(model: FlatModel, summary: Summary, journal: Journal) -> Result:
+def _make_result(model: FlatModel, summary: Summary, journal: Journal) -> Result:
     return Result(model.module.eval(), summary, journal.records)
 
 

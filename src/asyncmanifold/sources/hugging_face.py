@@ -50,16 +50,16 @@ def find_rows(source: str, suffixes: Sequence[str], columns: Sequence[str]) -> I
     return chain.from_iterable(batches) if files else None
 
 
-def rows_by(column: str, batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, list[PlacedRow]]]:
+def group_rows(column: str, batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, list[PlacedRow]]]:
     """Yield who wrote or spoke, by a column, and the rows that follow each other and are theirs."""
-    for name, group in groupby(_shown(batches, show), key=lambda placed: placed[1][column]):
+    for name, group in groupby(_rows_with_progress(batches, show), key=lambda placed: placed[1][column]):
         rows = list(group)
         if not isinstance(name, str):
             raise InputError(f"{rows[0][0]}: {column} {name!r} must be a string")
         yield name, rows
 
 
-def _shown(batches: Iterable[Batch], show: Show) -> Iterator[PlacedRow]:
+def _rows_with_progress(batches: Iterable[Batch], show: Show) -> Iterator[PlacedRow]:
     """Show after each batch how many rows are done."""
     done = 0
     for batch in batches:

@@ -20,7 +20,7 @@ def find_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
     return [file for file in files if file.suffix in suffixes]
 
 
-def shown_files(files: Sequence[File], show: Show) -> Iterator[File]:
+def files_with_progress(files: Sequence[File], show: Show) -> Iterator[File]:
     """Yield the files, and show after each that it is done."""
     for number, file in enumerate(files, start=1):
         yield file

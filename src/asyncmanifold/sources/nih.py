@@ -59,10 +59,10 @@ def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
         raise InputError(f"{files[unknown[0]]}: not in {table} ({len(unknown)} such files)")
     present = [row for row in rows if row.name in files]
     shape = (len(present), STORED_SIZE, STORED_SIZE)
-    images = _shrunk([files[row.name] for row in present], show)
+    images = _shrink_images([files[row.name] for row in present], show)
     records = _records(present)
     write_npz(out, shape, images, records)
-    words = _in_words(records)
+    words = _summary(records)
     if missing := len(rows) - len(present):
         words += f" ({missing:,} of the {len(rows):,} in {table.name} have no PNG file here)"
     return words
@@ -88,7 +88,7 @@ def read_table(path: Path) -> list[Xray]:
             present = reader.fieldnames or []
             sex = next((name for name in SEX if name in present), SEX[0])
             check_columns(str(path), present, (*COLUMNS, sex))
-            rows = [_xray(row, sex, f"{path}, line {reader.line_num}") for row in reader]
+            rows = [_parse_row(row, sex, f"{path}, line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a .csv file: {error}") from error
     seen: set[str] = set()
@@ -99,23 +99,23 @@ def read_table(path: Path) -> list[Xray]:
     return rows
 
 
-def _xray(row: dict[str, str | None], sex: str, where: str) -> Xray:
+def _parse_row(row: dict[str, str | None], sex: str, where: str) -> Xray:
     if any(row[column] is None for column in (*COLUMNS, sex)):
         raise InputError(f"{where}: too few columns")
     cells = {column: (row[column] or "").strip() for column in (*COLUMNS, sex)}
     return Xray(
         name=cells["Image Index"],
-        findings=_findings(cells["Finding Labels"], where),
-        follow_up=_number(cells["Follow-up #"], "Follow-up #", where),
-        patient=_number(cells["Patient ID"], "Patient ID", where, highest=np.iinfo(np.int32).max),
+        findings=_parse_findings(cells["Finding Labels"], where),
+        follow_up=_parse_number(cells["Follow-up #"], "Follow-up #", where),
+        patient=_parse_number(cells["Patient ID"], "Patient ID", where, highest=np.iinfo(np.int32).max),
         # The first table has ages such as 058Y.
-        age=_number(cells["Patient Age"].removesuffix("Y"), "Patient Age", where),
+        age=_parse_number(cells["Patient Age"].removesuffix("Y"), "Patient Age", where),
         sex=cells[sex],
         view=cells["View Position"],
     )
 
 
-def _findings(cell: str, where: str) -> tuple[int, ...]:
+def _parse_findings(cell: str, where: str) -> tuple[int, ...]:
     found = [] if cell == NONE else cell.split("|")
     for finding in found:
         if finding not in FINDINGS:
@@ -124,7 +124,7 @@ def _findings(cell: str, where: str) -> tuple[int, ...]:
     return tuple(int(finding in found) for finding in FINDINGS)
 
 
-def _number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
+def _parse_number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
     if not (cell.isascii() and cell.isdigit() and int(cell) <= highest):
         raise InputError(f"{where}: {column} is {cell!r}, must be a whole number from 0 to {highest}")
     return int(cell)
@@ -143,7 +143,7 @@ def _records(rows: Sequence[Xray]) -> Records:
     }
 
 
-def _shrunk(paths: Sequence[Path], show: Show) -> Iterator[Images]:
+def _shrink_images(paths: Sequence[Path], show: Show) -> Iterator[Images]:
     """Yield the images in order, decoded by two threads; few are in memory at a time."""
     with ThreadPoolExecutor(WORKERS) as pool:
         for first in range(0, len(paths), AT_ONCE):
@@ -172,7 +172,7 @@ def shrink_image(path: Path) -> Images:
 
 def rewrite_cxr8(source: Path, out: Path, show: Show) -> str:
     """Check an .npz file and write it so that it can be mapped into memory."""
-    return _in_words(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
+    return _summary(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
 
 
 def _check_records(path: str, records: Records) -> None:
@@ -185,6 +185,6 @@ def _check_records(path: str, records: Records) -> None:
         )
 
 
-def _in_words(records: Records) -> str:
+def _summary(records: Records) -> str:
     patients = len(np.unique(records["patient_id"]))
     return f"cxr8: {len(records['labels']):,} X-rays of {patients:,} patients"

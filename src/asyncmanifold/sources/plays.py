@@ -35,13 +35,13 @@ def read_play(path: Path) -> Iterator[Speech]:
     brackets, and lines that begin with Enter, Exit, Exeunt and the like. If there are acts or scenes,
     nothing before the first one counts.
     """
-    speeches = [(speaker, spoken) for speaker, spoken in _turns(_text(path)) if speaker and spoken]
+    speeches = [(speaker, spoken) for speaker, spoken in _split_turns(_text(path)) if speaker and spoken]
     if not speeches:
         raise InputError(f"{path}: no speeches; expected {LAYOUTS}")
     yield from (speech(path.stem, speaker, spoken) for speaker, spoken in speeches)
 
 
-def _turns(text: str) -> list[tuple[str, list[str]]]:
+def _split_turns(text: str) -> list[tuple[str, list[str]]]:
     """Return who speaks, nobody after a heading, and what is said until somebody else does."""
     lines = _DIRECTION.sub("", text).splitlines()
     first = next((number for number, line in enumerate(lines) if _HEADING.fullmatch(line)), 0)

@@ -11,8 +11,8 @@ from typing import IO, cast
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.sources.hugging_face import Batch, rows_by
-from asyncmanifold.sources.input_files import Show, shown_files
+from asyncmanifold.sources.hugging_face import Batch, group_rows
+from asyncmanifold.sources.input_files import Show, files_with_progress
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
 from asyncmanifold.sources.windows import check_window, join_windows, play_and_speaker
@@ -28,7 +28,7 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
     random, and its test windows lie within the training text.
     """
     known: dict[str, str] = {}
-    for file in shown_files(files, show):
+    for file in files_with_progress(files, show):
         for user in read_leaf(file.path):
             play, speaker = play_and_speaker(user.name, user.groups, user.where)
             text = known.get(user.name, "")
@@ -43,7 +43,7 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
 
 def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
     """Yield the running texts of Hugging Face's form, user by user."""
-    for user, rows in rows_by("character_id", batches, show):
+    for user, rows in group_rows("character_id", batches, show):
         play, speaker = play_and_speaker(user, (), f"{rows[0][0]}, character_id {user!r}")
         windows = (check_window(row["x"], row["y"], where) for where, row in rows)
         yield from _speeches(play, speaker, join_windows(windows))
@@ -58,7 +58,7 @@ def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech
 
 def play_speeches(files: Sequence[Path], show: Show) -> Iterator[Speech]:
     """Yield the speeches of text files, a play each."""
-    for file in shown_files(files, show):
+    for file in files_with_progress(files, show):
         yield from read_play(file)
 
 
@@ -74,7 +74,7 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     """Write speeches to a file; return what was written, in words."""
     count = 0
     speakers: set[tuple[str, str]] = set()
-    with replacing(out) as draft, draft.open("wb") as raw, _packed(raw, out.suffix == ".gz") as file:
+    with replacing(out) as draft, draft.open("wb") as raw, _open_output(raw, out.suffix == ".gz") as file:
         for entry in speeches:
             count += 1
             speakers.add((entry["play"], entry["speaker"]))
@@ -85,7 +85,7 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
 
 
-def _packed(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
+def _open_output(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
     """Compressed files carry no name and no time, so equal content gives equal bytes."""
     if not is_compressed:
         return nullcontext(file)

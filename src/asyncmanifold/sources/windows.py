@@ -59,7 +59,7 @@ def join_windows(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
     pieces: list[str] = []
     before = ""
     for x, y in windows:
-        step = _step(before, x)
+        step = _shift_between(before, x)
         if step is None:
             if pieces:
                 yield "".join(pieces)
@@ -71,7 +71,7 @@ def join_windows(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield "".join(pieces)
 
 
-def _step(before: str, x: str) -> int | None:
+def _shift_between(before: str, x: str) -> int | None:
     """Return by how many characters a window is further on, or None if it is somewhere else."""
     if not before:
         return None

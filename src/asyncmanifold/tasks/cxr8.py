@@ -20,9 +20,9 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.data import split_examples
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
+from asyncmanifold.tasks.partitions import draw_subset, hold_out_groups, split_by_group
 from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
 
@@ -66,15 +66,15 @@ class Cxr8:
         weights = {} if self.weights is None else read_weights(self.weights, self.width)
         random = derive(seed, Purpose.PARTITION)
         records = _read(self.data, self.conditions)
-        kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
+        kept = draw_subset(self.max_examples, np.arange(len(records["images"])), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
         patients = records["patient_id"][kept]
-        tested, rest = hold_out(patients, self.test_fraction, random)
+        tested, rest = hold_out_groups(patients, self.test_fraction, random)
         cut = []
-        for client, part in enumerate(by_group(patients[rest], self.clients, seed)):
+        for client, part in enumerate(split_by_group(patients[rest], self.clients, seed)):
             rows = rest[part]
-            held_out, trained = hold_out(patients[rows], self.validation_fraction, random)
+            held_out, trained = hold_out_groups(patients[rows], self.validation_fraction, random)
             if len(trained) < 2:
                 raise InputError(
                     f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
@@ -85,7 +85,7 @@ class Cxr8:
             model=partial(make_model, self.conditions, self.width, weights),
             loss=nn.functional.binary_cross_entropy_with_logits,
             metrics=metrics_of(condition_names(self.data, self.conditions)),
-            **shared_out(inputs, targets, cut, kept[tested], partial(normalised, self.image_size)),
+            **split_examples(inputs, targets, cut, kept[tested], partial(normalise_images, self.image_size)),
         )
 
 
@@ -122,7 +122,7 @@ def read_weights(path: str, width: str) -> dict[str, Tensor]:
     return body
 
 
-def normalised(size: int, images: Tensor) -> Tensor:
+def normalise_images(size: int, images: Tensor) -> Tensor:
     """Return bytes of one channel as three, with ImageNet's mean and deviation, averaged to ``size``."""
     values = images.to(torch.float32).div_(255.0)
     if (factor := images.shape[-1] // size) > 1:

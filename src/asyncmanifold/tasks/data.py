@@ -116,7 +116,7 @@ class Shares(Sequence[TensorData]):
         return TensorData(*self._examples, indices, self._prepare)
 
 
-def shared_out(
+def split_examples(
     inputs: Tensor,
     targets: Tensor,
     parts: Iterable[Sequence[npt.ArrayLike]],

@@ -14,8 +14,8 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.partitions import cut_off
+from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.partitions import split_rows
 from asyncmanifold.tasks.task import Task
 
 
@@ -52,11 +52,11 @@ class Digits:
         order = random.permutation(len(labels))
         test, rest = np.split(order, [int(len(order) * self.test_fraction)])
         parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
-        cut = [cut_off(rest[part], self.validation_fraction) for part in parts]
+        cut = [split_rows(rest[part], self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, 10, kernel=3, channels=16, hidden=64, side=8),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, test),
+            **split_examples(inputs, targets, cut, test),
         )
 
 

@@ -14,9 +14,9 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.data import split_examples
 from asyncmanifold.tasks.npz import Records, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, at_most, by_group, cut_off, dirichlet
+from asyncmanifold.tasks.partitions import Indices, draw_subset, split_by_group, split_by_label, split_rows
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -64,23 +64,23 @@ class Femnist:
         records = _read(self.data)
         random = derive(seed, Purpose.PARTITION)
         is_test = records["is_test"].astype(bool)
-        trained = at_most(self.max_examples, np.flatnonzero(~is_test), random)
-        tested = at_most(self.max_test, np.flatnonzero(is_test), random)
+        trained = draw_subset(self.max_examples, np.flatnonzero(~is_test), random)
+        tested = draw_subset(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
         parts = self._parts(records, trained, seed)
-        cut = [cut_off(random.permutation(trained[part]), self.validation_fraction) for part in parts]
+        cut = [split_rows(random.permutation(trained[part]), self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, tested, ink),
+            **split_examples(inputs, targets, cut, tested, scale_ink),
         )
 
     def _parts(self, records: Records, chosen: Indices, seed: int) -> list[Indices]:
         if self.partition == "dirichlet":
             labels = records["labels"][chosen]
-            return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
-        parts = by_group(records["user"][chosen], self.clients, seed)
+            return split_by_label(labels, self.clients, self.concentration, self.min_examples, seed)
+        parts = split_by_group(records["user"][chosen], self.clients, seed)
         if (least := min(len(part) for part in parts)) < self.min_examples:
             raise InputError(
                 f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
@@ -89,7 +89,7 @@ class Femnist:
         return parts
 
 
-def ink(images: Tensor) -> Tensor:
+def scale_ink(images: Tensor) -> Tensor:
     """Return bytes as numbers: ink 1, background 0. Channels last: the CNN then trains a quarter faster."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(-255.0).add_(1.0)
 

@@ -42,7 +42,7 @@ def read_npz(path: str, names: Sequence[str]) -> Records:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -55,7 +55,7 @@ def _opened(path: str) -> Iterator[zipfile.ZipFile]:
 @contextmanager
 def open_record(path: str, name: str) -> Iterator[tuple[IO[bytes], zipfile.ZipInfo]]:
     """Open one record of a file; any fault, also while it is read, is an ``InputError`` of one line."""
-    with _opened(path) as archive:
+    with _open_archive(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             present = ", ".join(record_names(path)) or "none"
             raise InputError(f"{path}: no record {name!r} (there are: {present})")
@@ -69,14 +69,14 @@ def open_record(path: str, name: str) -> Iterator[tuple[IO[bytes], zipfile.ZipIn
 
 def record_names(path: str) -> list[str]:
     """Return the names of a file's records."""
-    with _opened(path) as archive:
+    with _open_archive(path) as archive:
         return [member.removesuffix(".npy") for member in archive.namelist()]
 
 
 def _read(path: str, name: str) -> npt.NDArray[Any]:
     with open_record(path, name) as (file, member):
         if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
-            return _mapped(file, member, path)
+            return _map_array(file, member, path)
         record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
         return record
 
@@ -89,7 +89,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, is_fortran, dtype
 
 
-def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[Any]:
+def _map_array(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[Any]:
     """Return an array that is part of a file; writing to it does not change the file."""
     shape, is_fortran, dtype = read_header(file)
     if dtype.hasobject:

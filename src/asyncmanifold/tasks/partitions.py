@@ -18,19 +18,19 @@ _STREAM = 1
 """Keeps the random numbers here apart from those that a task draws under the same seed and purpose."""
 
 
-def at_most(most: int | None, indices: Indices, random: np.random.Generator) -> Indices:
+def draw_subset(most: int | None, indices: Indices, random: np.random.Generator) -> Indices:
     """Return a random ``most`` of the indices in ascending order, or all as they are if there are fewer."""
     if most is None or len(indices) <= most:
         return indices
     return np.sort(random.choice(indices, most, replace=False))
 
 
-def cut_off(rows: Indices, fraction: float) -> list[Indices]:
+def split_rows(rows: Indices, fraction: float) -> list[Indices]:
     """Return the first fraction of the rows, but one at least, and the rest."""
     return np.split(rows, [max(1, int(len(rows) * fraction))])
 
 
-def dirichlet(
+def split_by_label(
     labels: npt.NDArray[np.integer], clients: int, concentration: float, min_examples: int, seed: int
 ) -> list[Indices]:
     """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions.
@@ -64,7 +64,7 @@ def dirichlet(
     return [np.array(part["index"], dtype=np.int64) for part in parts]
 
 
-def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[Indices]:
+def split_by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[Indices]:
     """Return index arrays, one a client: a group (a writer, a patient) is never split.
 
     Groups come in a random order, each to the client that has the fewest examples so far.
@@ -84,7 +84,7 @@ def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[I
     return [np.concatenate(part) for part in parts]
 
 
-def hold_out(
+def hold_out_groups(
     groups: npt.NDArray[np.integer], fraction: float, random: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """Return the indices held out and the rest: whole groups, in random order, as far as they fit.

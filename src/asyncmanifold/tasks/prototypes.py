@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asyncmanifold.checks import check
 from asyncmanifold.tasks.digits import Digits
-from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.manifolds import make_parameter
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 10
@@ -46,7 +46,7 @@ class PrototypeNet(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, dimension))
         start = nn.functional.normalize(torch.randn(CLASSES, dimension), dim=1)
-        self.prototypes = on_manifold(start, "Sphere" if space == "sphere" else None)
+        self.prototypes = make_parameter(start, "Sphere" if space == "sphere" else None)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of 8×8 images."""

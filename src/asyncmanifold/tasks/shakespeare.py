@@ -21,7 +21,7 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.partitions import at_most
+from asyncmanifold.tasks.partitions import draw_subset
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.tasks.transformer import CharacterTransformer
 
@@ -89,16 +89,16 @@ class Shakespeare:
             )
         # Training windows are drawn last: max_windows leaves the held-out ones as they are.
         random = derive(seed, Purpose.PARTITION)
-        hands = deal(len(titles), self.clients, random)
+        dealt = deal_plays(len(titles), self.clients, random)
 
         def examples(most: int | None, pieces: Iterable[Starts]) -> WindowData:
-            starts = at_most(most, np.concatenate(list(pieces)), random)
+            starts = draw_subset(most, np.concatenate(list(pieces)), random)
             return WindowData(corpus.text, torch.from_numpy(starts), self.context)
 
         test = examples(self.max_test, (pieces.test for pieces in windows))
         most = None if self.max_test is None else max(1, self.max_test // self.clients)
-        validation = [examples(most, (windows[play].validation for play in hand)) for hand in hands]
-        train = [examples(self.max_windows, (windows[play].train for play in hand)) for hand in hands]
+        validation = [examples(most, (windows[play].validation for play in plays)) for plays in dealt]
+        train = [examples(self.max_windows, (windows[play].train for play in plays)) for plays in dealt]
         return Task(
             model=partial(
                 CharacterTransformer,
@@ -194,15 +194,15 @@ def every_position_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
-def deal(plays: int, clients: int, random: np.random.Generator) -> list[list[int]]:
+def deal_plays(plays: int, clients: int, random: np.random.Generator) -> list[list[int]]:
     """Return each client's plays: nobody has a second one before everybody has one, and so on."""
-    hands: list[list[int]] = [[] for _ in range(clients)]
+    dealt: list[list[int]] = [[] for _ in range(clients)]
     order = random.permutation(plays).tolist()
     for first in range(0, plays, clients):
         receivers = random.permutation(clients).tolist()
         for client, play in zip(receivers, order[first : first + clients], strict=False):
-            hands[client].append(play)
-    return hands
+            dealt[client].append(play)
+    return dealt
 
 
 def read_corpus(path: str) -> Corpus:

@@ -59,7 +59,7 @@ class Task:
         object.__setattr__(self, "clients", all_data(self.clients))
         object.__setattr__(self, "test", as_data(self.test))
         if empty := [client for client, size in enumerate(sizes_of(self.clients)) if size == 0]:
-            raise InputError(f"client {_enumerated(empty)} has no training data")
+            raise InputError(f"client {_list_numbers(empty)} has no training data")
         if len(self.test) == 0:
             raise InputError("Task(test=…) has no examples")
         if self.validation is not None:
@@ -97,6 +97,6 @@ class Task:
         return values | {"loss": total / len(data)}
 
 
-def _enumerated(numbers: list[int], most: int = 5) -> str:
+def _list_numbers(numbers: list[int], most: int = 5) -> str:
     shown = ", ".join(str(number) for number in numbers[:most])
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.manifolds import on_manifold
-from asyncmanifold.tasks.partitions import cut_off
+from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.manifolds import make_parameter
+from asyncmanifold.tasks.partitions import split_rows
 from asyncmanifold.tasks.task import Task
 
 Pairs = npt.NDArray[np.int64]
@@ -59,11 +59,11 @@ class TreeTask:
         inputs, targets = self._examples(pairs, parents, random)
         test, rest = np.split(np.arange(len(pairs)), [int(len(pairs) * self.test_fraction)])
         holder = self._holders(pairs[rest, 0], parents)
-        cut = [cut_off(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
+        cut = [split_rows(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
         return Task(
             model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, test),
+            **split_examples(inputs, targets, cut, test),
         )
 
     def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ class NodeEmbedding(nn.Module):
 
     def __init__(self, nodes: int, dimension: int, space: str) -> None:
         super().__init__()
-        self.points = on_manifold(
+        self.points = make_parameter(
             0.1 * torch.randn(nodes, dimension), "PoincareBall" if space == "hyperbolic" else None
         )
         self.is_hyperbolic = space == "hyperbolic"

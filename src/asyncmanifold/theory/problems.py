@@ -14,7 +14,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.manifolds import make_parameter
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.theory.findings import KnownConstants
 
@@ -125,7 +125,7 @@ def eigenvector() -> Problem:
         name="sphere",
         title="leading eigenvector on the sphere",
         task=_task(
-            Direction(on_manifold(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
+            Direction(make_parameter(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
         ),
         known=KnownConstants(
             smoothness=leading - other, gradient_bound=longest, variance=longest**2, curvature=1.0

@@ -16,7 +16,7 @@ HELD_PER_WORKER = 3
 """Jobs end out of order: some wait for their turn while others are trained."""
 
 
-def held_at_most(workers: int) -> int:
+def most_jobs_held(workers: int) -> int:
     """Return how many jobs are started and not yet forgotten, at most; one is kept for an overtaking job."""
     return workers * HELD_PER_WORKER + 1
 
@@ -47,7 +47,7 @@ class Workers(Protocol):
         ...
 
 
-class AheadExecutor(Executor):
+class PrefetchingExecutor(Executor):
     """Trains jobs ahead of their arrival, in its order, as far as the workers' memory allows."""
 
     def __init__(self, workers: Workers) -> None:
@@ -66,14 +66,14 @@ class AheadExecutor(Executor):
     def result(self, job: Job, remaining: int) -> Outcome:
         """Keep the workers busy until this job is trained."""
         if job.number not in self._running and job.number not in self._done:
-            first = self._next()  # nothing that is still waiting arrives before it
+            first = self._next_job()  # nothing that is still waiting arrives before it
             assert first is job
-            self._start(job)
+            self._start_job(job)
         while job.number not in self._done:
-            self._start_ahead(remaining)
+            self._prefetch_jobs(remaining)
             for number in self._workers.wait():
-                self._finish(number)
-        self._start_ahead(remaining)
+                self._finish_job(number)
+        self._prefetch_jobs(remaining)
         self._done.remove(job.number)
         self._taken.add(job.number)
         return self._workers.outcome(job.number)
@@ -91,20 +91,20 @@ class AheadExecutor(Executor):
         """End the workers."""
         self._workers.close()
 
-    def _start_ahead(self, remaining: int) -> None:
+    def _prefetch_jobs(self, remaining: int) -> None:
         """Start waiting jobs, as many as there is room for and will be asked for."""
         count = self._workers.count
         while (
-            len(self._running) + len(self._done) + len(self._taken) < held_at_most(count) - 1
+            len(self._running) + len(self._done) + len(self._taken) < most_jobs_held(count) - 1
             and len(self._running) < count * QUEUE_DEPTH
             and len(self._running) + len(self._done) < remaining
         ):
-            job = self._next()
+            job = self._next_job()
             if job is None:
                 return
-            self._start(job)
+            self._start_job(job)
 
-    def _next(self) -> Job | None:
+    def _next_job(self) -> Job | None:
         while self._waiting:
             job = heapq.heappop(self._waiting)[2]
             if job.number not in self._unwanted:
@@ -112,11 +112,11 @@ class AheadExecutor(Executor):
             self._unwanted.remove(job.number)
         return None
 
-    def _start(self, job: Job) -> None:
+    def _start_job(self, job: Job) -> None:
         self._running.add(job.number)
         self._workers.start(job)
 
-    def _finish(self, number: int) -> None:
+    def _finish_job(self, number: int) -> None:
         self._running.remove(number)
         if number in self._unwanted:
             self._unwanted.remove(number)
