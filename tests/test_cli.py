@@ -158,7 +158,7 @@ def test_a_recorded_run_is_replayed(tmp_path, capsys):
     assert models[0] == models[1]
     (tmp_path / "c.jsonl").write_text('{"kind": "update", "job": 1}\n')
     assert main([*again[:2], "--replay", str(tmp_path / "c.jsonl"), "--out", str(tmp_path / "c")]) == 2
-    assert "c.jsonl: no trace that can be replayed: update 1 has no 'client'\n" in capsys.readouterr().err
+    assert "c.jsonl: not a trace that can be replayed: update 1 has no 'client'\n" in capsys.readouterr().err
 
 
 def test_data_prepare_writes_a_file_that_a_scenario_takes(tmp_path, capsys):
@@ -193,7 +193,7 @@ BAD_CALLS = {
     "run digits --workers 0": "'0' must be at least 1",
     "run digits --executor dask": "invalid choice: 'dask'",
     "run digits --executor inline --workers 2": "executor 'inline' is one process: workers=2 must be 1",
-    "run digits --workers 2 --ray-address auto": "ray_address='auto' is for executor 'ray' alone",
+    "run digits --workers 2 --ray-address auto": "ray_address='auto' is only for executor 'ray'",
     "run digits --executor ray --ray-address nowhere": "ray_address='nowhere' must be HOST:PORT or auto",
     "run digits --frobnicate": "unrecognized arguments: --frobnicate",
     "run": "the following arguments are required: SCENARIO",

@@ -265,7 +265,7 @@ def test_weights_are_shares_of_those_present(tmp_path):
 
 def test_a_run_waits_for_nodes_and_then_says_so(tmp_path):
     grid = LocalGrid({})
-    with pytest.raises(RunError, match=r"no node was there for 0.05 s"):
+    with pytest.raises(RunError, match=r"no node for 0.05 s"):
         start(grid, out=tmp_path / "run")
     grid = LocalGrid({100: honest(TASK, 0)})
     start(grid, updates=3, out=tmp_path / "other")

@@ -1,4 +1,4 @@
-"""What there is to choose from: scenarios, methods and the parts they are made of."""
+"""The available scenarios, methods and parts."""
 
 from __future__ import annotations
 

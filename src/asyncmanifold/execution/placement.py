@@ -1,4 +1,4 @@
-"""Where the jobs of a run are trained: chosen and checked before any work starts."""
+"""Where the jobs of a run are trained, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EXECUTORS = ("inline", "process", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where jobs are trained; what they come to is the same everywhere.
+    """Where jobs are trained; the results are the same everywhere.
 
     Arguments:
         workers: how many jobs are trained at the same time.
-        executor: ``"inline"`` in this process; ``"process"`` in others of this machine; ``"ray"`` on a Ray
-            cluster. Without it: inline for one worker, processes for more.
-        ray_address: a running cluster, HOST:PORT or ``"auto"``; without it a local Ray is started and ended
-            with the run. A program that has called ``ray.init`` itself needs none: its cluster is used.
+        executor: ``"inline"`` in this process; ``"process"`` in worker processes; ``"ray"`` on a Ray cluster.
+            By default inline for one worker, and worker processes for more.
+        ray_address: a running cluster, HOST:PORT or ``"auto"``; by default a local Ray is started and ended
+            with the run. If the program has called ``ray.init`` itself, its cluster is used.
 
     >>> from asyncmanifold import Placement
     >>> Placement(workers=2)
@@ -43,7 +43,7 @@ class Placement:
             raise InputError(f"executor 'inline' is one process: workers={self.workers} must be 1")
         if self.ray_address is not None:
             if self.executor != "ray":
-                raise InputError(f"ray_address={self.ray_address!r} is for executor 'ray' alone")
+                raise InputError(f"ray_address={self.ray_address!r} is only for executor 'ray'")
             if self.ray_address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.ray_address):
                 raise InputError(f"ray_address={self.ray_address!r} must be HOST:PORT or auto")
         if self.executor == "ray":

@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster, on this machine or on many."""
+"""Workers that are actors of a Ray cluster, on one or many machines."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.vectors import Statistics
 
 START_SECONDS = 120.0
-"""How long to wait where there is no worker at all."""
+"""How long to wait for a first worker."""
 MOST_LOSSES = 3
-"""A job that loses its worker so often, or so many workers in a row that do not start, end the run."""
+"""The run ends if a job loses its worker this often, or if this many workers in a row fail to start."""
 ALIGN = 64
-"""Bytes. torch's own vectors begin at multiples of it, and sums over them take their order from it."""
+"""In bytes. torch's own vectors begin at multiples of it, and the order of a sum depends on where a vector
+begins: other vectors could change the last bit of a result."""
 
 
 class RayWorkers(Workers):
-    """Actors, each with a CPU of the cluster and a trainer of its own.
+    """Actors, each with one CPU of the cluster and its own trainer.
 
-    Everything large goes through Ray's object store, once: the task with its data when a run begins, a
-    model for all jobs that start from it. Workers read both where they lie. A worker that is lost costs
-    what it was doing: others train its jobs again, to the same bits, and a new one takes its place as soon
-    as the cluster has room.
+    Large objects are put into Ray's object store once: the task with its data when a run begins, and each
+    model, for all jobs that start from it. Workers read both there without a copy. If a worker is lost,
+    others train its jobs again, to the same bits, and a new worker replaces it as soon as the cluster has
+    room.
     """
 
     def __init__(self, recipe: Recipe, count: int, address: str | None) -> None:
@@ -79,7 +80,7 @@ class RayWorkers(Workers):
             raise
 
     def start(self, job: Job) -> None:
-        """Put the job's model into the object store, unless it is there, and tell a worker."""
+        """Put the job's model into the object store, unless it is there, and send the job to a worker."""
         if job.version not in self._models:
             model = (job.theta.numpy(), *statistics_arrays(job.statistics))
             self._models[job.version] = self._ray.put(model)
@@ -87,7 +88,7 @@ class RayWorkers(Workers):
         self._place_job(job)
 
     def wait(self) -> list[int]:
-        """Wait until a job has ended; meanwhile workers may come and go."""
+        """Wait until a job has ended; meanwhile workers may start or be lost."""
         while True:
             ready = self._first_ready()
             if ready in self._starting:
@@ -96,7 +97,7 @@ class RayWorkers(Workers):
                 return [number]
 
     def outcome(self, number: int) -> Outcome:
-        """Return the outcome as it lies in the object store."""
+        """Return the outcome; its offsets are a view of the object store."""
         reply = self._replies[number]
         if isinstance(reply, Failure):
             return reply
@@ -106,11 +107,11 @@ class RayWorkers(Workers):
         return Parcel({name: tensor_of(array) for name, array in kept.items()}, loss, seconds)
 
     def forget(self, number: int) -> None:
-        """Let the object store have the memory back."""
+        """Free the reply's memory in the object store."""
         del self._replies[number]
 
     def close(self) -> None:
-        """End the actors, and what was started with them."""
+        """End the actors, and the local Ray if this run started it."""
         self._replies.clear()
         if not self._is_guest:
             with _defer_signals():
@@ -133,7 +134,7 @@ class RayWorkers(Workers):
         self._starting[actor.versions.remote()] = actor
 
     def _first_ready(self) -> Any:
-        """Wait for a worker that has started, or a job that has ended; return the reference to its reply."""
+        """Wait until a worker has started or a job has ended; return the reference to its reply."""
         waiting = [*self._running, *self._starting]
         timeout = None if self._load else START_SECONDS
         ready, _ = self._ray.wait(waiting, timeout=timeout)
@@ -146,7 +147,7 @@ class RayWorkers(Workers):
         return ready[0]
 
     def _add_worker(self, reference: Any) -> None:
-        """Take in a worker that has started, and give it what nobody could do."""
+        """Add a worker that has started, and give it the jobs that had no worker."""
         actor = self._starting.pop(reference)
         try:
             versions = self._ray.get(reference)
@@ -165,7 +166,7 @@ class RayWorkers(Workers):
             self._place_job(job)
 
     def _place_job(self, job: Job) -> None:
-        """Give a job to the worker that has least to do; keep it where there is no worker now."""
+        """Send a job to the least busy worker, or keep it until there is a worker."""
         if not self._load:
             self._unplaced.append(job)
             return
@@ -175,7 +176,7 @@ class RayWorkers(Workers):
         self._running[reference] = (job, actor)
 
     def _finish_job(self, reference: Any) -> int | None:
-        """Take in a reply; return the job's number, None where its worker was lost and it begins again."""
+        """Store a reply and return the job's number, or None if its worker was lost and it starts again."""
         job, actor = self._running.pop(reference)
         try:
             reply = self._ray.get(reference)
@@ -184,7 +185,7 @@ class RayWorkers(Workers):
         except self._ray.exceptions.RayError as error:
             self._replace_worker(job, actor, error)
             return None
-        if actor in self._load:  # it may have been lost since
+        if actor in self._load:  # the worker may have been lost since
             self._load[actor] -= 1
         self._replies[job.number] = reply
         self._losses.pop(job.number, None)
@@ -194,10 +195,10 @@ class RayWorkers(Workers):
         return job.number
 
     def _replace_worker(self, job: Job, actor: Any, error: Exception) -> None:
-        """Start a worker in the place of one that was lost, and its job again."""
+        """Replace a lost worker, and start its job again."""
         if actor in self._load:
             del self._load[actor]
-            self._ray.kill(actor)  # it may be out of reach only
+            self._ray.kill(actor)  # it may be alive but out of reach
             self._start_worker()
         self._losses[job.number] += 1
         if self._losses[job.number] >= MOST_LOSSES:
@@ -211,7 +212,8 @@ class RayWorkers(Workers):
 class TrainingActor:
     """A worker in a Ray cluster.
 
-    It looks for modules where the server does too. The recipe, in a list, stays a reference until then.
+    It first extends ``sys.path`` by the server's, so that it finds the modules of the user's task. The recipe
+    is passed in a list because Ray would unpickle a bare reference before that.
     """
 
     def __init__(self, path: list[str], recipe: list[Any]) -> None:
@@ -220,24 +222,24 @@ class TrainingActor:
         self._worker = import_module("ray").get(recipe[0]).worker()
 
     def versions(self) -> dict[str, str]:
-        """Return what the worker runs: other versions may give other bits."""
+        """Return the worker's versions: other versions may give other bits."""
         return own_versions()
 
     def train(self, numbers: dict[str, int], model: tuple[Array, ...]) -> Reply:
-        """Return what a job came to."""
+        """Return the outcome of a job."""
         theta, *statistics = map(tensor_of, model)
         return pack_reply(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
 
 
 def own_versions() -> dict[str, str]:
-    """Return the versions that decide about bits."""
+    """Return the versions of the packages that affect the bits of a result."""
     return {"asyncmanifold": asyncmanifold.__version__, "torch": torch.__version__}
 
 
 def tensor_of(array: Array) -> Tensor:
     """Return an array of the object store as a tensor, which must not be written to.
 
-    No copy is made where it lies as torch's own vectors do; Ray aligns all but small arrays.
+    An array that is aligned like torch's own vectors is not copied; Ray aligns all but small arrays.
     """
     if array.ctypes.data % ALIGN:
         return torch.tensor(array)
@@ -248,7 +250,7 @@ def tensor_of(array: Array) -> Tensor:
 
 @contextmanager
 def _tensors_as_arrays(ray: Any) -> Iterator[None]:
-    """Within this block tensors are put as numpy arrays: each once, and only what is seen of its memory.
+    """Make Ray store tensors as numpy arrays within this block: each once, and only the viewed part.
 
     By default Ray copies the whole memory behind every view into the pickle itself.
     """
@@ -260,7 +262,7 @@ def _tensors_as_arrays(ray: Any) -> Iterator[None]:
 
 
 def _pack(tensor: Tensor) -> tuple[Array, torch.dtype, torch.Size, bool]:
-    """Return a tensor as bytes, since numpy lacks some of torch's types."""
+    """Return a tensor as bytes, since numpy lacks some of torch's dtypes."""
     flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
     return flat.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad
 
@@ -271,9 +273,9 @@ def _unpack(packed: tuple[Array, torch.dtype, torch.Size, bool]) -> Tensor:
 
 
 def _connect(ray: Any, address: str | None, cpus: int) -> None:
-    """Join the cluster at ``address``, or start a local one; quietly."""
+    """Join the cluster at ``address``, or start a local one, without Ray's log messages."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of what is to come
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray prints a warning
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address not in (None, "auto"):
@@ -290,9 +292,10 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
 
 @contextmanager
 def _defer_signals() -> Iterator[None]:
-    """Put off Ctrl-C and SIGTERM until the end of the block, and keep the handlers that there were.
+    """Defer Ctrl-C and SIGTERM until the end of the block, then restore the signal handlers.
 
-    Ray that is interrupted in its start or its end leaves processes behind; and it sets a handler of its own.
+    If Ray is interrupted while it starts or ends, it leaves processes behind; and it installs its own
+    handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -311,7 +314,7 @@ def _defer_signals() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise ``OSError`` where nobody listens: Ray itself tries for minutes."""
+    """Raise ``OSError`` if nothing listens at ``address``: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=5.0).close()
 

@@ -99,7 +99,8 @@ class FlatTangents(Tangents):
 @dataclass(frozen=True)
 class CurvedTangents(Tangents):
     """On a curved space offsets are tangent vectors at the base model; a correction takes them to the current
-    one and then acts as in flat space, with the inner product there."""
+    one and then acts as in flat space, with the inner product there.
+    """
 
     space: Space
     theta: Tensor
