@@ -346,7 +346,7 @@ def test_a_setting_reaches_every_method(tmp_path, capsys):
         ({"epochs": 1}, "update 1 has 1 epochs, must have more than the 2 along the curve"),
         ({"epochs": None}, "update 1 has epochs = None, must be a number, at least 0"),
         ({"weight": "much"}, "update 1 has weight = 'much', must be a number, at least 0"),
-        ({"base_version": 7}, "update 1 of the trace cannot be made again: its base model never was"),
+        ({"base_version": 7}, "update 1 of the trace cannot be repeated: its base version was never made"),
     ],
 )
 def test_a_trace_that_does_not_fit_is_one_line(change, problem, tmp_path, capsys):

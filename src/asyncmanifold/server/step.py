@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Step:
-    """What one accepted update did; the numbers of its trace line."""
+    """The effect of one accepted update: the numbers of its trace record."""
 
     version: int
     """The version after the update."""
@@ -50,7 +50,7 @@ class Step:
     t: float
     """The smallest t* with ‖γ(t*) − Θ‖ = s ‖v'_n‖."""
     step_norm: float
-    """The length of this update's own step; a buffer applies it later."""
+    """The length of this update's own step, which a buffer may apply later."""
 
 
 def absorb(
@@ -63,15 +63,16 @@ def absorb(
     out: Tensor | None = None,
     space: Space = FLAT,
 ) -> tuple[ServerState, Step]:
-    """Return the state after ``update`` and what happened, or raise ``Rejected``. No input is modified.
+    """Return the state after ``update`` and the step that was made, or raise ``Rejected``; modify no input.
 
     Arguments:
-        method: the parts that every update goes through.
+        method: the method, whose parts every update goes through.
         state: the server's state before the update.
         update: what a client sent.
-        base: the model of the version that the client started from, None if the server does not have it.
+        base: the model of the version that the client started from; None if the server does not have it.
         weight: the client's share of all examples.
-        out: a vector of the model's size, not in use, that the new model may be written to.
+        out: an unused vector of the model's size, which the new model may be written to: touching fresh
+            memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
 
     >>> import torch
@@ -92,7 +93,7 @@ def absorb(
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
     fraction = penalty * arrival.weight * method.global_lr * slowing
-    if not method.synchronous:  # a round's steps become a mean, which a large η_g may extrapolate
+    if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
         fraction = min(1.0, fraction)
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
@@ -124,7 +125,7 @@ def absorb(
 
 
 def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
-    """Return the state with what a buffer holds applied; a barrier's steps become their weighted mean."""
+    """Return the state after the steps that a buffer holds; a barrier's steps become their weighted mean."""
     memories = _Memories(method, state)
     held = method.buffer and method.buffer.release(memories.recall("buffer"))
     if not held:
@@ -136,7 +137,7 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
 
 
 def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
-    """Return v'_1 … v'_n in flat space: what gates and correction make of an update's offsets."""
+    """Return v'_1 … v'_n in flat space: an update's offsets after gates and correction."""
     base = _check_update(method, state, update, base)
     memories = _Memories(method, state)
     _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
@@ -144,7 +145,7 @@ def corrected_offsets(method: Method, state: ServerState, update: Update, base: 
 
 
 class _Memories:
-    """What parts remember, while a state turns into the next."""
+    """The memories of all parts, while one state becomes the next."""
 
     def __init__(self, method: Method, state: ServerState) -> None:
         self._parts = method.stages
@@ -152,7 +153,7 @@ class _Memories:
         self.kept = dict(state.memory)
 
     def call(self, stage: str, function: Callable[..., tuple[Result, Memory]], *arguments: Any) -> Result:
-        """Call a part with its memory, keep the new one, and return the result."""
+        """Call a part with its memory, store the new memory, and return the result."""
         result, memory = function(*arguments, self.recall(stage))
         self.keep(stage, memory)
         return result
@@ -167,7 +168,7 @@ class _Memories:
             self.kept.pop(stage, None)
 
     def transport_tangents(self, space: Space, theta: Tensor) -> None:
-        """Transport tangent vectors from the model that was to the one that is."""
+        """Transport tangent vectors from the old model to the new one."""
         for stage, memory in self.kept.items():
             if names := self._parts[stage].tangents if stage in self._parts else ():
                 carried = {name: self._transport_entry(memory[name], space, theta) for name in names}
@@ -188,9 +189,10 @@ def _admit_and_correct(
     space: Space,
     memories: _Memories,
 ) -> tuple[Arrival, Tangents, Floats, Floats]:
-    """Let an update through the gates and correct it.
+    """Pass an update through the gates and correct it.
 
-    Return it, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner products.
+    Return the arrival, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner
+    products.
     """
     offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
     arrival = Arrival(
@@ -224,7 +226,7 @@ def _move_model(
     space: Space,
     out: Tensor | None,
 ) -> ServerState:
-    """Return the state at its next version."""
+    """Make the step and return the state at its next version."""
     scale = move.scale
     if method.server_optimizer is not None:
         move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
@@ -240,7 +242,7 @@ def _move_model(
 
 
 def _gather_statistics(held: Memory | None, received: Statistics, fraction: float) -> Memory:
-    """Add a client's statistics, in proportion to its step, to those that wait for the model to move."""
+    """Add a client's statistics, weighted by its step, to those that wait for the model to move."""
     floats = received.floats * fraction if received.floats.numel() else received.floats
     if held is not None:
         floats, fraction = held["floats"] + floats, held["fraction"] + fraction
@@ -248,7 +250,7 @@ def _gather_statistics(held: Memory | None, received: Statistics, fraction: floa
 
 
 def _mix_statistics(current: Statistics, gathered: Memory, scale: float) -> Statistics:
-    """Move statistics towards the mean of those gathered, by the whole step fraction, at most 1."""
+    """Move statistics towards the mean of the gathered ones, by the sum of step fractions, at most 1."""
     if gathered["fraction"] <= 0.0 or not current.floats.numel():
         return Statistics(current.floats, gathered["integers"])
     mean = gathered["floats"] / gathered["fraction"]
@@ -257,7 +259,7 @@ def _mix_statistics(current: Statistics, gathered: Memory, scale: float) -> Stat
 
 
 def _check_update(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
-    """Return the base model of an update of the right form."""
+    """Reject an update of the wrong form or version; return its base model."""
     if update.version > state.version:
         raise Rejected(f"base version {update.version} is in the future, the model is at {state.version}")
     if base is None or update.version < 0:
@@ -279,14 +281,14 @@ def _check_form(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
 
 
 def _check_finite(gram: Floats) -> Floats:
-    """Reject non-finite offsets, which the Gram matrix shows for free."""
+    """Reject non-finite offsets; they show in the Gram matrix, so this needs no pass over the offsets."""
     if not all(map(isfinite, gram.ravel().tolist())):
         raise Rejected("offsets have non-finite values or overflow")
     return gram
 
 
 def _scale_offsets(gram: Floats, factor: float) -> Floats:
-    """Return the inner products with every offset multiplied by ``factor``, the drift left as it is."""
+    """Return the inner products with every offset multiplied by ``factor``, the drift unchanged."""
     factors = np.full(len(gram), factor)
     factors[-1] = 1.0
     scaled: Floats = gram * np.outer(factors, factors)

@@ -1,4 +1,4 @@
-"""Run a method on a task from beginning to end, with or without a directory to keep it in."""
+"""Run a method on a task from beginning to end, with or without an output directory."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from asyncmanifold.vectors import FlatModel
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives back.
+    """The result of a run.
 
     Arguments:
-        model: the final model: the average where there is one.
-        summary: the run in numbers, as in ``summary.json``.
+        model: the final model, or the average if the method has one.
+        summary: the numbers of the run, as in ``summary.json``.
         trace: every record, as in ``trace.jsonl``.
 
     >>> from asyncmanifold import Result
@@ -66,14 +66,14 @@ def simulate(
 
     Arguments:
         task: model, loss and data.
-        method: a published method's name, or one put together from parts.
+        method: the name of a published method, or a ``Method`` composed of parts.
         training: how clients train.
         schedule: when clients arrive.
         run: how long the run is, and its seed.
         placement: where jobs are trained; the result is the same everywhere.
-        records: where the run is kept, and who watches it.
-        replay: the trace of another run: its accepted updates arrive again in their order, in place of the
-            schedule's.
+        records: where the run is stored, and who observes it.
+        replay: the trace of another run, whose accepted updates are repeated in their order; the schedule is
+            then not used.
 
     >>> import torch
     >>> from asyncmanifold import Run, Task, simulate
@@ -120,7 +120,7 @@ def simulate(
 def open_session(
     task: Task, method: Method, training: LocalTraining, run: Run, model: FlatModel, trace: TraceWriter
 ) -> Session:
-    """Return a session that judges models on the task's test data."""
+    """Return a session that evaluates models on the task's test data."""
 
     def judge(_: int, judged: FlatModel) -> dict[str, float]:
         return task.evaluate(judged, task.test)
@@ -129,7 +129,7 @@ def open_session(
 
 
 def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
-    """Start the executor; a run that cannot begin leaves its directory free for another try."""
+    """Start the executor; if that fails, free the run's directory for another try."""
     try:
         return placement.open(recipe)
     except BaseException:
@@ -138,7 +138,10 @@ def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Ex
 
 
 def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal) -> None:
-    """Absorb arrivals until the run is finished, with a checkpoint from time to time and on Ctrl-C."""
+    """Process arrivals until the run is finished, with regular checkpoints and one on Ctrl-C.
+
+    ``is_settled`` is False while the state changes: a checkpoint of half an event could not be resumed.
+    """
 
     def checkpoint() -> None:
         try:
@@ -169,7 +172,7 @@ def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal
 
 
 def _score_and_conclude(session: Session, task: Task, journal: Journal) -> Summary:
-    """Judge the best and the final model on every client, and close the books."""
+    """Evaluate the best and the final model on every client, and write the summary."""
     per_client = validation = None
     if task.validation is not None:
         if session.best is not None:
@@ -181,7 +184,7 @@ def _score_and_conclude(session: Session, task: Task, journal: Journal) -> Summa
 
 
 def _client_scores(task: Task, model: FlatModel) -> list[float | None]:
-    """Return the model's score on each client's validation data, None where it has no value."""
+    """Return the model's score on each client's validation data, or None if it is not finite."""
     scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation or []]
     return [replace_non_finite(score).get(task.metric) for score in scores]
 
@@ -197,7 +200,7 @@ def _make_result(model: FlatModel, summary: Summary, journal: Journal) -> Result
 
 
 def _describe(task: Task, model: FlatModel, name: str, **sections: Any) -> dict[str, Any]:
-    """Return a configuration for the record of a run whose task was brought by a program."""
+    """Return a configuration to record for a run whose task is not from a scenario."""
     return {
         "method_name": name,
         "task": {"clients": len(task.clients), "parameters": model.size},
