@@ -223,7 +223,7 @@ def test_unfinished_and_broken_runs_are_named(compared):
     assert "2 finished runs of 1 method, seeds 0, 1." in text
     assert "<b>better/seed-1</b>: not finished" in text
     assert "<b>better/seed-0</b>: broken: Expecting property name" in text
-    assert "<b>other</b>: broken: nan is no finite number" in text
+    assert "<b>other</b>: broken: nan is not a finite number" in text
     assert "<b>huge</b>: broken: 1000" in text
     assert "<b>short</b>: broken: &#x27;final&#x27; is missing" in text
 

@@ -65,7 +65,7 @@ def _warning(landscape: Landscape) -> str:
 
 
 def _loss_table(landscape: Landscape) -> str:
-    """Return the loss of every model that is marked, a column for each scene."""
+    """Return the loss of every marked model, one column per scene."""
     kinds = {"train": "training data", "test": "test data"}
     heads = "".join(f"<th>{scene.view}, {kinds[scene.data]}</th>" for scene in landscape.scenes)
     names = dict.fromkeys(mark.name for scene in landscape.scenes for mark in scene.marks)
@@ -88,7 +88,7 @@ def _table_caption(landscape: Landscape) -> str:
     (train, all_train), (test, all_test) = landscape.train_examples, landscape.test_examples
     return (
         f"Mean loss over {train} of the client's {all_train} training examples and {test} of {all_test} "
-        "test examples, in evaluation mode. Each plane has colours of its own, finest near the lowest loss. "
+        "test examples, in evaluation mode. Each plane has its own colours, finest near the lowest loss. "
         "Θ^t is the model that the client started from, C its local model, B the curve's inner control "
-        "point, Θ^τ the server's model when the update came, B′ and C′ the corrected control points."
+        "point, Θ^τ the server's model when the update arrived, B′ and C′ the corrected control points."
     )

@@ -1,4 +1,4 @@
-"""The figures about one run: who trained when, how updates met the drift, and how far the server went."""
+"""The figures about one run: when each client trained, cosines to the drift, and the server's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_figures(run: RunData) -> list[Figure]:
 
 
 def timeline_figure(run: RunData) -> Figure:
-    """Return a bar for every job, a row for every client."""
+    """Return a bar for each job, in one row per client."""
     jobs = run.jobs[:MOST_JOBS]
     clients = sorted({job.client for job in jobs})
     row = max(1.0, min(16.0, 420.0 / max(1, len(clients))))
@@ -75,7 +75,7 @@ def cosine_figure(run: RunData) -> Figure:
 
 
 def step_figure(run: RunData) -> Figure:
-    """Return the step fraction and the place on the curve over time."""
+    """Return the step fraction and the position on the curve over time."""
     shown = thin_out(run.steps, MOST_STEPS)
     values = [value for step in shown for value in (step.fraction, step.t)]
     plot = Plot(
@@ -95,20 +95,20 @@ def step_figure(run: RunData) -> Figure:
 
 
 def _job_bar(x: AxisScale, job: JobSpan, y: float) -> str:
-    """Return a job's bar, a little short so that the next one is seen to begin."""
+    """Return a job's bar, slightly shortened so that the start of the next one is visible."""
     length = max(0.4, x(job.end) - x(job.start) - 0.8)
     return f"M{number(x(job.start))} {number(y)}h{number(length)}"
 
 
 def _note_thinning(run: RunData) -> str:
-    """Say so where not every update is drawn."""
+    """Return a note if not every update is drawn."""
     if len(run.steps) <= MOST_STEPS:
         return ""
     return f" {MOST_STEPS} of {len(run.steps)} updates are drawn, evenly spread."
 
 
 def _dots_and_triangles(usual: Sequence[str], other: Sequence[str]) -> str:
-    """Return places of two kinds, each in its colour and shape."""
+    """Return two kinds of points, each in its own colour and shape."""
     dotted = svg.path(svg.dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"')
     triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
     hollow = svg.path(triangles, f"hollow s {colour_class(BAD)}")

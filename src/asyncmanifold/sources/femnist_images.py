@@ -1,4 +1,4 @@
-"""FEMNIST out of LEAF's files, Hugging Face's, or an .npz file."""
+"""Read FEMNIST from LEAF's files, from Hugging Face's, or from an .npz file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZE = 28
 PIXELS = SIZE * SIZE
 COLUMNS = ("image", "writer_id", "character")
 TEST_EVERY = 10
-"""Where there is no split, every so many-th image of a writer is a test image."""
+"""If the source has no split, every tenth image of a writer is a test image."""
 
 
 class ImageBlock(NamedTuple):
@@ -36,11 +36,11 @@ class ImageBlock(NamedTuple):
     images: Images
     labels: Labels
     is_test: bool | None
-    """None where the source has no split."""
+    """None if the source has no split."""
 
 
 def leaf_blocks(files: Sequence[LeafFile], show: Show) -> Iterator[ImageBlock]:
-    """Yield the users of LEAF's files; no more than one file is in memory at a time."""
+    """Yield the images of LEAF's files, user by user; only one file is in memory at a time."""
     for file in files_with_progress(files, show):
         for user in read_leaf(file.path):
             if user.x:
@@ -56,7 +56,7 @@ def _check_label(label: object, where: str) -> int:
 
 
 def _images_from_pixels(x: list[Any], where: str) -> Images:
-    """Return lists of numbers from 0 to 1 as bytes."""
+    """Return lists of numbers from 0 to 1 as images of bytes."""
     for number, image in enumerate(x):
         if not isinstance(image, list) or len(image) != PIXELS:
             found = f"{len(image)} pixels" if isinstance(image, list) else "not a list of pixels"
@@ -76,7 +76,7 @@ def _images_from_pixels(x: list[Any], where: str) -> Images:
 
 
 def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[ImageBlock]:
-    """Yield the rows of Hugging Face's form, writer by writer."""
+    """Yield the images of Hugging Face's rows, writer by writer."""
     for writer, rows in group_rows("writer_id", batches, show):
         images = [_decode_image(row["image"], where) for where, row in rows]
         labels = [_check_label(row["character"], where) for where, row in rows]
@@ -100,7 +100,7 @@ def _decode_image(value: object, where: str) -> Images:
 
 
 def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
-    """Write the blocks to a file; return what was written, in words."""
+    """Write the blocks to a file; return a one-line description."""
     held, is_test = [], []
     seen: Counter[str] = Counter()
     for block in blocks:

@@ -1,4 +1,4 @@
-"""ChestX-ray14 out of the NIH's folder of PNG files and its table, or an .npz file."""
+"""Read ChestX-ray14 from the NIH's folder of PNG files and its table, or from an .npz file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
     *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
 )
-"""The columns of the labels; ChestX-ray8's are the first 8."""
+"""The label columns; ChestX-ray8 has the first 8."""
 NONE = "No Finding"
 TABLES = "Data_Entry_2017*.csv"
 COLUMNS = ("Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age", "View Position")
 SEX = ("Patient Gender", "Patient Sex")
-"""The same column in the first table and in the one of 2020."""
+"""The same column, as named in the first table and in the one of 2020."""
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
 AT_ONCE = 256
 WORKERS = 2
@@ -51,7 +51,7 @@ def find_table(folder: Path) -> Path | None:
 
 
 def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
-    """Write the X-rays of a folder that are in its table; say how many of the table are not there."""
+    """Write the X-rays of a folder; return a description that counts rows of the table without a file."""
     import_optional("PIL.Image", "cxr8 from PNG files")
     rows = read_table(table)
     files = find_images(folder)
@@ -81,7 +81,7 @@ def find_images(folder: Path) -> dict[str, Path]:
 
 
 def read_table(path: Path) -> list[Xray]:
-    """Return the rows of NIH's table; any fault is an ``InputError`` of one line."""
+    """Return the rows of NIH's table; any error is an ``InputError`` of one line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -94,7 +94,7 @@ def read_table(path: Path) -> list[Xray]:
     seen: set[str] = set()
     for row in rows:
         if row.name in seen:
-            raise InputError(f"{path}: {row.name} is there twice")
+            raise InputError(f"{path}: {row.name} occurs twice")
         seen.add(row.name)
     return rows
 
@@ -144,7 +144,7 @@ def _records(rows: Sequence[Xray]) -> Records:
 
 
 def _shrink_images(paths: Sequence[Path], show: Show) -> Iterator[Images]:
-    """Yield the images in order, decoded by two threads; few are in memory at a time."""
+    """Yield the images in order, decoded by two threads, with few in memory at a time."""
     with ThreadPoolExecutor(WORKERS) as pool:
         for first in range(0, len(paths), AT_ONCE):
             some = paths[first : first + AT_ONCE]
@@ -166,7 +166,7 @@ def shrink_image(path: Path) -> Images:
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise InputError(f"{path}: not a readable PNG file") from error
     if mode not in MODES:
-        raise InputError(f"{path}: pixels are of mode {mode}, must be of 8 bits")
+        raise InputError(f"{path}: pixels have mode {mode}, must have 8 bits")
     raise InputError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
 
 

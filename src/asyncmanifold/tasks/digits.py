@@ -1,4 +1,4 @@
-"""The embedded default: scikit-learn's 1,797 real 8×8 digits, unevenly spread over clients."""
+"""The default task: scikit-learn's 1,797 real 8×8 digits, unevenly partitioned over clients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from asyncmanifold.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """How the digits are spread: Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
+    """The digits, partitioned by Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
 
     clients: int = 20
     concentration: float = 0.3
     """Small values give each client few classes."""
     min_examples: int = 8
-    """The partition is drawn anew until every client has this many."""
+    """The partition is drawn again until every client has at least this many."""
     test_fraction: float = 0.25
     validation_fraction: float = 0.2
 
@@ -68,7 +68,7 @@ def dirichlet_partition(
     random: np.random.Generator,
     tries: int = 1000,
 ) -> list[npt.NDArray[np.int64]]:
-    """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions."""
+    """Return index arrays, one per client: each label's examples are divided in Dirichlet proportions."""
     for _ in range(tries):
         parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
         for label in np.unique(labels):

@@ -24,7 +24,7 @@ CLASSES = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Femnist:
-    """How FEMNIST is spread: Dirichlet(``concentration``) on labels, or whole writers.
+    """FEMNIST, partitioned by Dirichlet(``concentration``) on labels, or by whole writers.
 
     The test set is the file's own, ``is_test``.
     """
@@ -36,16 +36,16 @@ class Femnist:
     concentration: float = 0.5
     """Small values give each client few classes."""
     min_examples: int = 20
-    """Every client has at least this many, those for validation included."""
+    """Every client has at least this many, including those for validation."""
     max_examples: int | None = None
     """Train on a random subset of this size."""
     max_test: int | None = None
     """Test on a random subset of this size."""
     validation_fraction: float = 0.1
     kernel: int = 5
-    """The side of the CNN's convolutions, odd."""
+    """The kernel size of the CNN's convolutions, odd."""
     channels: int = 32
-    """Those of its first convolution; the second has twice as many."""
+    """Output channels of its first convolution; the second has twice as many."""
     hidden: int = 512
     """The width of its first dense layer."""
 
@@ -90,7 +90,7 @@ class Femnist:
 
 
 def scale_ink(images: Tensor) -> Tensor:
-    """Return bytes as numbers: ink 1, background 0. Channels last: the CNN then trains a quarter faster."""
+    """Return bytes as floats, ink 1 and background 0, channels last: the CNN then trains a quarter faster."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(-255.0).add_(1.0)
 
 

@@ -1,4 +1,4 @@
-"""Parameters on a manifold, where geoopt is installed."""
+"""Parameters on a manifold, if geoopt is installed."""
 
 from __future__ import annotations
 

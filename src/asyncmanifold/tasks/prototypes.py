@@ -1,4 +1,4 @@
-"""Digits by class prototypes on a sphere: the nearest direction wins."""
+"""Classify digits by class prototypes on a sphere: the nearest direction wins."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(Digits):
-    """The digits, spread as ``Digits`` says, and a prototype for each class.
+    """The digits, partitioned as by ``Digits``, and a prototype for each class.
 
-    On the ``sphere`` prototypes are unit vectors and stay so; in ``flat`` space they are free, and made unit
-    vectors only where they are compared.
+    On the ``sphere`` prototypes are always unit vectors; in ``flat`` space they are free, and are normalised
+    only when they are compared.
     """
 
     space: Literal["sphere", "flat"] = "sphere"

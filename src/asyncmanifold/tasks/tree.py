@@ -1,4 +1,4 @@
-"""The nodes of a tree as points in a plane: who is an ancestor of whom (Nickel and Kiela 2017)."""
+"""Embed the nodes of a tree as points, to tell which are ancestors of which (Nickel and Kiela 2017)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Pairs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeTask:
-    """A tree of ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
+    """A tree with ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
 
-    An example is a node, one of its ancestors and ``negatives`` nodes that are not: which is the ancestor?
+    An example is a node, one of its ancestors and ``negatives`` other nodes; the ancestor is to be found.
     Nodes are points of a Poincaré ball (``hyperbolic``), where a tree has room, or of ``flat`` space.
     """
 
@@ -37,7 +37,7 @@ class TreeTask:
     dimension: int = 2
     negatives: int = 9
     repeats: int = 4
-    """Examples of every pair, with other wrong answers each."""
+    """Examples per pair, each with other wrong answers."""
     test_fraction: float = 0.2
     validation_fraction: float = 0.1
 
@@ -67,7 +67,7 @@ class TreeTask:
         )
 
     def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return (node, candidates) rows and the place of the ancestor among the candidates."""
+        """Return (node, candidates) rows and the index of the ancestor among the candidates."""
         related = np.eye(len(parents), dtype=bool)
         for node, ancestor in ancestor_pairs(parents):
             related[node, ancestor] = related[ancestor, node] = True
@@ -80,7 +80,7 @@ class TreeTask:
         return torch.from_numpy(rows), torch.from_numpy(places)
 
     def _holders(self, nodes: Pairs, parents: Pairs) -> Pairs:
-        """Return whose branch of the second level each node is on; higher nodes go around."""
+        """Return the client of each node's branch of the second level; higher nodes are dealt in turn."""
         first, last = 1 + self.branching, 1 + self.branching + self.branching**2
         branch = nodes.copy()
         while (above := branch >= last).any():
@@ -91,14 +91,14 @@ class TreeTask:
 
 
 def parents_of(branching: int, depth: int) -> Pairs:
-    """Return each node's parent, in breadth-first order; the root is its own."""
+    """Return each node's parent, in breadth-first order; the root is its own parent."""
     count = sum(branching**level for level in range(depth + 1))
     parents: Pairs = np.maximum(0, (np.arange(count) - 1) // branching)
     return parents
 
 
 def ancestor_pairs(parents: Pairs) -> Pairs:
-    """Return every (node, ancestor)."""
+    """Return all (node, ancestor) pairs."""
     pairs = []
     for node in range(1, len(parents)):
         above = node
@@ -109,7 +109,7 @@ def ancestor_pairs(parents: Pairs) -> Pairs:
 
 
 class NodeEmbedding(nn.Module):
-    """A point for every node; the nearer of the candidates is the likelier ancestor."""
+    """A point for every node; nearer candidates are likelier ancestors."""
 
     SHARPNESS = 2.0
 
