@@ -11,8 +11,8 @@ from asyncmanifold.report.palette import marker
 from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
 
 COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")
-"""Viridis, from low loss to high: its lightness increases, so it is readable in grey and with any colour vision.
-Marks on it are white with a dark edge, on light and dark pages."""
+"""Viridis, from low loss to high: its lightness increases, so it is readable in grey and with any colour
+vision. Marks on it are white with a dark edge, on light and dark pages."""
 CURVE, CHORD = 0, 1
 """The series of the profiles."""
 STOP = 3
