@@ -33,7 +33,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("training", Trainer, "train"),
     ("  batches drawn", training, "_batches"),
     ("  batches taken", TensorData, "batch"),
-    ("  forward and backward", Trainer, "_pass"),
+    ("  forward and backward", Trainer, "_backpropagate"),
     ("  optimiser", FlatControls, "learn"),
     ("  model in, offsets out", FlatControls, "begin"),
     ("  model in, offsets out", FlatControls, "finish"),
@@ -62,7 +62,7 @@ def main() -> None:
         whole = simulated(task)
         runs.append({"update": whole, **{name: seconds / UPDATES for name, seconds in spent.items()}})
         bare.append(bare_loop(task.build_model(0), shards))
-    table = Table("part", "µs an update", "over the bare loop", title=f"medians of {RUNS} runs")
+    table = Table("part", "µs per update", "over the bare loop", title=f"medians of {RUNS} runs")
     steps = median(bare)
     for name in ("update", *dict.fromkeys(name for name, _, _ in PARTS)):
         seconds = median(run[name] for run in runs)

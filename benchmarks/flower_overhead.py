@@ -26,7 +26,7 @@ from torch import nn
 from asyncmanifold import METHODS, LocalTraining
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.flower import AsyncServer, Policy, train_reply
-from asyncmanifold.flower.codec import Order, job_content, model_record, reply_content
+from asyncmanifold.flower.codec import TrainingRequest, job_content, model_record, reply_content
 from asyncmanifold.server.outgoing import pack_update
 from asyncmanifold.server.protocol import Job
 from asyncmanifold.tasks.data import TensorData
@@ -140,8 +140,8 @@ def make_job(flat: FlatModel) -> Job:
 def job_of(model: nn.Module) -> RecordDict:
     flat = FlatModel(model)
     job = make_job(flat)
-    order = Order(job, METHOD.embedding, (), TRAINING, 0)
-    return job_content(order, model_record(job.theta, job.statistics), ConfigRecord())
+    request = TrainingRequest(job, METHOD.embedding, (), TRAINING, 0)
+    return job_content(request, model_record(job.theta, job.statistics), ConfigRecord())
 
 
 def job_message(model: nn.Module, node: int) -> Message:

@@ -158,7 +158,7 @@ def test_a_recorded_run_is_replayed(tmp_path, capsys):
     assert models[0] == models[1]
     (tmp_path / "c.jsonl").write_text('{"kind": "update", "job": 1}\n')
     assert main([*again[:2], "--replay", str(tmp_path / "c.jsonl"), "--out", str(tmp_path / "c")]) == 2
-    assert "c.jsonl: no trace that can be replayed: update 1 has no 'client'\n" in capsys.readouterr().err
+    assert "c.jsonl: not a trace that can be replayed: update 1 has no 'client'\n" in capsys.readouterr().err
 
 
 def test_data_prepare_writes_a_file_that_a_scenario_takes(tmp_path, capsys):
@@ -193,7 +193,7 @@ BAD_CALLS = {
     "run digits --workers 0": "'0' must be at least 1",
     "run digits --executor dask": "invalid choice: 'dask'",
     "run digits --executor inline --workers 2": "executor 'inline' is one process: workers=2 must be 1",
-    "run digits --workers 2 --ray-address auto": "ray_address='auto' is for executor 'ray' alone",
+    "run digits --workers 2 --ray-address auto": "ray_address='auto' is only for executor 'ray'",
     "run digits --executor ray --ray-address nowhere": "ray_address='nowhere' must be HOST:PORT or auto",
     "run digits --frobnicate": "unrecognized arguments: --frobnicate",
     "run": "the following arguments are required: SCENARIO",
@@ -309,7 +309,7 @@ def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch
 
     monkeypatch.setattr(many_runs, "run_all", run_all)
     configs = {(name,): load_config("digits", settings={"updates": "6"}) for name in ("old", "begun", "new")}
-    many_runs.run_shown(configs, tmp_path, resume=True, workers=1, quiet=True)
+    many_runs.run_with_progress(configs, tmp_path, resume=True, workers=1, quiet=True)
     assert seen == [(6, 6), (11, 10), (12, 10), (13, 10)]
 
 
@@ -346,7 +346,7 @@ def test_a_setting_reaches_every_method(tmp_path, capsys):
         ({"epochs": 1}, "update 1 has 1 epochs, must have more than the 2 along the curve"),
         ({"epochs": None}, "update 1 has epochs = None, must be a number, at least 0"),
         ({"weight": "much"}, "update 1 has weight = 'much', must be a number, at least 0"),
-        ({"base_version": 7}, "update 1 of the trace cannot be made again: its base model never was"),
+        ({"base_version": 7}, "update 1 of the trace cannot be repeated: its base version was never made"),
     ],
 )
 def test_a_trace_that_does_not_fit_is_one_line(change, problem, tmp_path, capsys):

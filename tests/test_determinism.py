@@ -243,7 +243,7 @@ def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     [
         ({"workers": 0}, "workers=0 must be at least 1"),
         ({"executor": "dask"}, "executor='dask' must be one of inline, process, ray"),
-        ({"executor": "process", "ray_address": "auto"}, "is for executor 'ray' alone"),
+        ({"executor": "process", "ray_address": "auto"}, "is only for executor 'ray'"),
     ],
 )
 def test_an_executor_that_cannot_be_is_refused(options, said):

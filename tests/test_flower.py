@@ -241,11 +241,11 @@ def test_nodes_come_and_go(tmp_path):
 
 def test_a_node_that_returns_starts_with_a_clean_slate():
     nodes = Nodes(patience=1, rest_seconds=60.0)
-    (node,), _ = nodes.meet([7])
-    assert nodes.failed(node, "failed", now=0.0) == 60.0
+    (node,), _ = nodes.update_present([7])
+    assert nodes.record_failure(node, "failed", now=0.0) == 60.0
     assert nodes.free(now=1.0, depth=1) == []
-    assert nodes.meet([]) == ([], [node])
-    assert nodes.meet([7]) == ([node], [])
+    assert nodes.update_present([]) == ([], [node])
+    assert nodes.update_present([7]) == ([node], [])
     assert nodes.free(now=1.0, depth=1) == [node]
 
 
@@ -265,7 +265,7 @@ def test_weights_are_shares_of_those_present(tmp_path):
 
 def test_a_run_waits_for_nodes_and_then_says_so(tmp_path):
     grid = LocalGrid({})
-    with pytest.raises(RunError, match=r"no node was there for 0.05 s"):
+    with pytest.raises(RunError, match=r"no node for 0.05 s"):
         start(grid, out=tmp_path / "run")
     grid = LocalGrid({100: honest(TASK, 0)})
     start(grid, updates=3, out=tmp_path / "other")

@@ -14,11 +14,19 @@ from safetensors.torch import save_file
 from asyncmanifold import LocalTraining, Run, simulate
 from asyncmanifold.tasks import npz
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.cxr8 import AUPRC, AUROC, Cxr8, make_model, metrics_of, normalised, read_weights
+from asyncmanifold.tasks.cxr8 import (
+    AUPRC,
+    AUROC,
+    Cxr8,
+    make_model,
+    metrics_of,
+    normalise_images,
+    read_weights,
+)
 from asyncmanifold.tasks.data import TensorData
-from asyncmanifold.tasks.femnist import Femnist, ink
+from asyncmanifold.tasks.femnist import Femnist, scale_ink
 from asyncmanifold.tasks.npz import read_npz
-from asyncmanifold.tasks.partitions import by_group, dirichlet, hold_out
+from asyncmanifold.tasks.partitions import hold_out_groups, split_by_group, split_by_label
 from asyncmanifold.tasks.shufflenet import ShuffleNet
 
 LABELS = np.repeat(np.arange(6), 50)
@@ -34,8 +42,8 @@ def same(one: list[np.ndarray], two: list[np.ndarray]) -> bool:
 
 @pytest.mark.parametrize(
     "deal",
-    [lambda seed: dirichlet(LABELS, 8, 0.5, 5, seed), lambda seed: by_group(WRITERS, 8, seed)],
-    ids=["dirichlet", "by_group"],
+    [lambda seed: split_by_label(LABELS, 8, 0.5, 5, seed), lambda seed: split_by_group(WRITERS, 8, seed)],
+    ids=["by label", "by group"],
 )
 def test_partitions_use_every_example_once_and_follow_the_seed(deal):
     parts = deal(3)
@@ -47,7 +55,7 @@ def test_partitions_use_every_example_once_and_follow_the_seed(deal):
 
 
 def test_dirichlet_is_uneven_and_respects_the_least_size():
-    parts = dirichlet(LABELS, 8, 0.3, 10, seed=0)
+    parts = split_by_label(LABELS, 8, 0.3, 10, seed=0)
     assert min(len(part) for part in parts) >= 10
     assert max(len(part) for part in parts) > 2 * min(len(part) for part in parts)
     assert min(len(np.unique(LABELS[part])) for part in parts) < 6
@@ -56,17 +64,17 @@ def test_dirichlet_is_uneven_and_respects_the_least_size():
 @pytest.mark.parametrize(("clients", "least"), [(30, 10), (400, 1)])
 def test_an_impossible_dirichlet_partition_is_one_line(clients, least):
     with pytest.raises(ValueError, match=rf"^no Dirichlet\(0.1\) partition of 300 .* {clients} clients: .*$"):
-        dirichlet(LABELS, clients, 0.1, least, seed=0)
+        split_by_label(LABELS, clients, 0.1, least, seed=0)
 
 
 def test_dirichlet_without_flower_datasets_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     with pytest.raises(ValueError, match=r"needs the extra 'data': pip install 'asyncmanifold\[data\]'"):
-        dirichlet(LABELS, 3, 0.5, 2, seed=0)
+        split_by_label(LABELS, 3, 0.5, 2, seed=0)
 
 
 def test_groups_stay_whole_and_sizes_are_balanced():
-    parts = by_group(WRITERS, 5, seed=0)
+    parts = split_by_group(WRITERS, 5, seed=0)
     owners = [set(WRITERS[part].tolist()) for part in parts]
     assert sum(len(owner) for owner in owners) == len(set(WRITERS.tolist()))
     largest_group = np.bincount(WRITERS).max()
@@ -75,15 +83,15 @@ def test_groups_stay_whole_and_sizes_are_balanced():
 
 def test_too_few_groups_are_refused():
     with pytest.raises(ValueError, match="2 groups cannot be dealt to 3 clients"):
-        by_group(np.array([7, 7, 9]), 3, seed=0)
+        split_by_group(np.array([7, 7, 9]), 3, seed=0)
 
 
 def test_whole_groups_are_held_out_and_never_everything():
-    held_out, rest = hold_out(WRITERS, 0.2, np.random.default_rng(0))
+    held_out, rest = hold_out_groups(WRITERS, 0.2, np.random.default_rng(0))
     assert 40 <= len(held_out) <= 60
     assert sorted([*held_out, *rest]) == list(range(300))
     assert not set(WRITERS[held_out]) & set(WRITERS[rest])
-    held_out, rest = hold_out(np.zeros(9, np.int64), 0.5, np.random.default_rng(0))
+    held_out, rest = hold_out_groups(np.zeros(9, np.int64), 0.5, np.random.default_rng(0))
     assert (len(held_out), len(rest)) == (0, 9)
 
 
@@ -306,19 +314,19 @@ def test_cxr8_without_torchmetrics_names_the_extra(cxr8_file, monkeypatch):
 
 def test_ink_is_one_and_background_nothing():
     stored = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
-    assert torch.allclose(ink(stored), torch.tensor([[[[1.0, 0.0, 0.8]]]]))
+    assert torch.allclose(scale_ink(stored), torch.tensor([[[[1.0, 0.0, 0.8]]]]))
     assert stored.tolist() == [[[[0, 255, 51]]]]
 
 
 def test_one_channel_becomes_three_normalised_ones():
-    pixel = normalised(1, torch.full((2, 1, 1, 1), 255, dtype=torch.uint8))[0].flatten()
+    pixel = normalise_images(1, torch.full((2, 1, 1, 1), 255, dtype=torch.uint8))[0].flatten()
     expected = torch.tensor([0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225])
     assert torch.allclose(pixel, expected)
 
 
 def test_shrinking_averages_squares():
     image = torch.tensor([[[[0, 4, 255, 255], [2, 3, 255, 255], [1, 1, 0, 0], [1, 2, 0, 1]]]]).byte()
-    small = normalised(2, image)[0, 0] * 0.229 + 0.485
+    small = normalise_images(2, image)[0, 0] * 0.229 + 0.485
     assert torch.allclose(small * 255.0, torch.tensor([[2.25, 255.0], [1.25, 0.25]]), atol=1e-4)
     assert image.dtype == torch.uint8
 

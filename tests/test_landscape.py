@@ -380,8 +380,8 @@ def test_a_model_on_manifolds_is_refused_before_the_run_is_repeated(tmp_path, ca
 @pytest.mark.parametrize(
     ("change", "arguments", "reason"),
     [
-        ({"config.toml": None}, [], "no run (it has no config.toml)"),
-        ({"trace.jsonl": None}, [], "no run (it has no trace.jsonl)"),
+        ({"config.toml": None}, [], "not a run (it has no config.toml)"),
+        ({"trace.jsonl": None}, [], "not a run (it has no trace.jsonl)"),
         ({"trace.jsonl": ""}, [], "no update has been accepted yet"),
         ({"trace.jsonl": "nonsense\n"}, [], "trace.jsonl: damaged"),
         ({"trace.jsonl": "[1]\n"}, [], "trace.jsonl: damaged"),

@@ -254,7 +254,7 @@ def test_nodes_cannot_be_told_of_a_part_without_a_name():
     class Nameless(Outgoing):
         pass
 
-    with pytest.raises(InputError, match="Nameless has no name, so nodes cannot be told of it"):
+    with pytest.raises(InputError, match="Nameless has no name that a message could carry"):
         AsyncServer(make_task().build_model(0), replace(SGD, outgoing=(Nameless(),)))
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_checkpoint_is_said(finished):
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(InputError, match="not empty and no run"):
+    with pytest.raises(InputError, match="not empty and not a run"):
         RunDirectory(tmp_path, {}, resume=True)
 
 
@@ -108,7 +108,7 @@ def test_two_processes_cannot_write_to_one_run(tmp_path):
     )
     other = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True)
     held.close()
-    assert "another process is running there" in other.stderr
+    assert "in use by another process" in other.stderr
     RunDirectory(tmp_path, {}, resume=True).close()
 
 

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from asyncmanifold.report import write_report
-from asyncmanifold.report.curves import band, histogram, thinned
+from asyncmanifold.report.curves import band, histogram, thin_out
 from asyncmanifold.report.result_table import latex
 from asyncmanifold.report.svg import AxisScale, escape, number, ticks
 from tiny import CLOCK, TRAINING, make_run, make_task, simulated
@@ -223,7 +223,7 @@ def test_unfinished_and_broken_runs_are_named(compared):
     assert "2 finished runs of 1 method, seeds 0, 1." in text
     assert "<b>better/seed-1</b>: not finished" in text
     assert "<b>better/seed-0</b>: broken: Expecting property name" in text
-    assert "<b>other</b>: broken: nan is no finite number" in text
+    assert "<b>other</b>: broken: nan is not a finite number" in text
     assert "<b>huge</b>: broken: 1000" in text
     assert "<b>short</b>: broken: &#x27;final&#x27; is missing" in text
 
@@ -287,7 +287,7 @@ def test_numbers_for_figures():
     assert joined.means == [1.0, 1.5, 2.5]
     assert joined.deviations == pytest.approx([2**0.5, 0.5**0.5, 0.5**0.5])
     assert band([[], []]).xs == []
-    assert thinned(range(10), 4) == [0, 3, 6, 9]
+    assert thin_out(range(10), 4) == [0, 3, 6, 9]
     assert histogram([-1.0, 0.0, 1.0], -1.0, 0.5, 4) == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
     assert ticks(0.0, 300.0, 6) == [0.0, 50.0, 100.0, 150.0, 200.0, 250.0, 300.0]
     assert ticks(-0.001, 0.002, 3) == [-0.001, 0.0, 0.001, 0.002]

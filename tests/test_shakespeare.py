@@ -12,7 +12,7 @@ from asyncmanifold import LocalTraining, Run, simulate
 from asyncmanifold.tasks.shakespeare import (
     LastPositionAccuracy,
     Shakespeare,
-    deal,
+    deal_plays,
     every_position_loss,
     read_corpus,
 )
@@ -144,14 +144,14 @@ def test_a_play_is_one_clients_whole(entries, path, clients):
 
 
 def test_second_plays_go_to_different_clients_at_random():
-    hands = [deal(37, 30, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    hands = [deal_plays(37, 30, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     assert hands[0] == hands[1] != hands[2]
     for dealt in hands:
         assert sorted(len(hand) for hand in dealt) == [1] * 23 + [2] * 7
         assert sorted(play for hand in dealt for play in hand) == list(range(37))
     seconds = [{c for c, hand in enumerate(dealt) if len(hand) == 2} for dealt in hands]
     assert seconds[0] != seconds[2]
-    assert sorted(len(hand) for hand in deal(7, 3, np.random.default_rng(0))) == [2, 2, 3]
+    assert sorted(len(hand) for hand in deal_plays(7, 3, np.random.default_rng(0))) == [2, 2, 3]
 
 
 def test_the_same_seed_gives_the_same_windows(path):
@@ -208,20 +208,24 @@ GOOD = json.dumps({"play": "P", "speaker": "S", "lines": ["text"]})
     ("name", "content", "problem"),
     [
         ("no.jsonl", None, ": No such file or directory"),
-        ("plain.jsonl.gz", GOOD.encode(), ", line 1: not a whole gzip file"),
+        ("plain.jsonl.gz", GOOD.encode(), ", line 1: not a complete gzip file"),
         (
             "short.jsonl.gz",
             gzip.compress(GOOD.encode() * 99, mtime=0)[:-9],
-            ", line 1: not a whole gzip file",
+            ", line 1: not a complete gzip file",
         ),
         ("x.jsonl", f"{GOOD}\n{{oops".encode(), ", line 2: not JSON"),
         ("x.jsonl", b"\xff\xfe", ", line 1: not JSON"),
         ("x.jsonl", b"[" * 100_000, ", line 1: not JSON"),
         ("x.jsonl", b"\n[1]", ", line 2: not an object with play, speaker and lines"),
         ("x.jsonl", b'{"play": "P", "lines": []}', ", line 1: no 'speaker'"),
-        ("x.jsonl", b'{"play": 1, "speaker": "S", "lines": []}', ", line 1: play and speaker must be texts"),
-        ("x.jsonl", GOOD.replace('["text"]', '"text"').encode(), ", line 1: lines must be a list of texts"),
-        ("x.jsonl", GOOD.replace('"text"', "7").encode(), ", line 1: lines must be a list of texts"),
+        (
+            "x.jsonl",
+            b'{"play": 1, "speaker": "S", "lines": []}',
+            ", line 1: play and speaker must be strings",
+        ),
+        ("x.jsonl", GOOD.replace('["text"]', '"text"').encode(), ", line 1: lines must be a list of strings"),
+        ("x.jsonl", GOOD.replace('"text"', "7").encode(), ", line 1: lines must be a list of strings"),
         ("x.jsonl", b"\n\n", ": no speeches"),
         ("x.jsonl", GOOD.replace("text", "x" * 80).encode(), ": 'P' has no speaker with 81 characters"),
         (

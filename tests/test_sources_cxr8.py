@@ -119,7 +119,7 @@ def test_images_that_are_not_in_the_table_or_twice_are_named(folder, tmp_path):
     [
         (Image.new("L", (256, 128)), "256×128, must be square and at least 128×128"),
         (Image.new("L", (64, 64)), "64×64, must be square and at least 128×128"),
-        (Image.new("I;16", (128, 128)), "pixels are of mode I;16, must be of 8 bits"),
+        (Image.new("I;16", (128, 128)), "pixels have mode I;16, must have 8 bits"),
         (None, "not a readable PNG file"),
     ],
 )
@@ -163,7 +163,7 @@ def test_wrong_tables_are_one_line(folder, tmp_path):
         "(there are: Image Index, Finding Labels, Patient ID, Patient Age, View Position)"
     )
     write_table(folder, [ROWS[0], ROWS[0]])
-    assert refusal(folder, tmp_path) == f"{table}: 00000001_000.png is there twice"
+    assert refusal(folder, tmp_path) == f"{table}: 00000001_000.png occurs twice"
     table.write_bytes(b"\xff\xff")
     assert refusal(folder, tmp_path).startswith(f"{table}: not a .csv file: ")
 

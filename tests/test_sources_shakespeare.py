@@ -133,7 +133,7 @@ def test_train_and_test_files_give_each_text_once(tmp_path, split):
         (leaf(["P"], u=[("short", "a")]), ", user 'u', window 0: x is 5 characters, must be 80 characters"),
         (leaf(["P"], u=[(7, "a")]), ", user 'u', window 0: x is not a string, must be 80 characters"),
         (leaf(["P"], u=[("a" * 80, "ab")]), ", user 'u', window 0: y is 'ab', must be one character"),
-        (leaf(u=windows(LEAR)), ", user 'u': no play is known whose title this name begins with"),
+        (leaf(u=windows(LEAR)), ", user 'u': this name does not begin with the title of a known play"),
         (leaf(["P"], u=[]), ": no speeches"),
         (leaf([1], u=[]), ": 'hierarchies' must be strings"),
     ],
@@ -177,7 +177,7 @@ def test_wrong_tables_are_one_line(tmp_path):
     assert refusal(path, tmp_path) == f"{path}, row 3: x is 1 characters, must be 80 characters"
     write_csv(path, [{"character_id": "nobody", "x": "a" * 80, "y": "b"}])
     assert refusal(path, tmp_path) == (
-        f"{path}, row 0, character_id 'nobody': no play is known whose title this name begins with"
+        f"{path}, row 0, character_id 'nobody': this name does not begin with the title of a known play"
     )
     path.write_bytes(b"character_id,x,y\n\xff\n")
     assert refusal(path, tmp_path).startswith(f"{path}: not a .csv file, or cut off: ")

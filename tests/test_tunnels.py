@@ -124,13 +124,13 @@ def test_the_sharpness_aware_step_goes_where_the_loss_rises(monkeypatch):
 
     losses, task = [], make_task()
     trainer = Trainer(make_model(), task.loss, Tunnel(2, radius=0.05, sharpness_aware=True), TRAINING, seed=0)
-    passed = trainer._pass
+    passed = trainer._backpropagate
 
     def watched():
         losses.append(passed())
         return losses[-1]
 
-    monkeypatch.setattr(trainer, "_pass", watched)
+    monkeypatch.setattr(trainer, "_backpropagate", watched)
     flat = FlatModel(make_model())
     flat.module[3].p = 0.0
     trainer._model.module[3].p = 0.0  # dropout would draw anew for the second pass

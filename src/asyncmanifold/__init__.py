@@ -1,6 +1,7 @@
 """Asynchronous federated optimisation along curves that clients learn.
 
-Everything named in ``__all__`` is public and loaded when first used; ``__init__.pyi`` says where it lives.
+Everything named in ``__all__`` is public and loaded when first used, so that importing the package is quick;
+``__init__.pyi`` names the module that defines it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Every public name and its home, for type checkers and for the lazy loader in __init__.py.
+# Every public name and the module that defines it, for type checkers and for the lazy loader in __init__.py.
 from asyncmanifold.client.settings import LocalTraining as LocalTraining
 from asyncmanifold.configuration.parts import PARTS as PARTS
 from asyncmanifold.errors import AsyncManifoldError as AsyncManifoldError

@@ -1,4 +1,4 @@
-"""``python -m asyncmanifold`` is the command line."""
+"""Run the command line with ``python -m asyncmanifold``."""
 
 import sys
 

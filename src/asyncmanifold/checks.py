@@ -1,4 +1,4 @@
-"""Settings that say in words what is allowed, and are checked by those words."""
+"""Rules for settings, written in words: the same words check a value and explain what is allowed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NUMBER = r"(-?[\d.e-]+)"
 
 
 def check(settings: Any, **rules: str) -> None:
-    """Refuse settings whose fields break their rule; the message names the call, the value and the rule.
+    """Raise ``InputError`` if a field breaks its rule; the message names the call, the value and the rule.
 
     Rules are ``at least 0``, ``above 0``, either of them ``and finite``, ``between 0 and 1``, ``above 0 and
     below 1``, ``in [0, 1)``, ``one of 16, 32``, or the allowed strings, such as ``'adam' or 'sgd'``. A field
-    that is None is not set, and passes.
+    that is None is unset and passes.
 
     >>> from asyncmanifold import OrthoDC
     >>> OrthoDC(threshold=2)

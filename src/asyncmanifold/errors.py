@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class AsyncManifoldError(Exception):
-    """The root of all errors that are not bugs of this library.
+    """The base class of all errors that are not bugs of this library.
 
     >>> from asyncmanifold import AsyncManifoldError, OrthoDC
     >>> try:
@@ -16,7 +16,7 @@ class AsyncManifoldError(Exception):
 
 
 class InputError(AsyncManifoldError, ValueError):
-    """Something that was given is wrong; the message says what, where, and what is allowed.
+    """Wrong input; the message says what is wrong, where, and what is allowed.
 
     >>> from asyncmanifold import InputError
     >>> issubclass(InputError, ValueError)
@@ -25,7 +25,7 @@ class InputError(AsyncManifoldError, ValueError):
 
 
 class RunError(AsyncManifoldError, RuntimeError):
-    """A run that cannot go on; what was accepted is kept and can be resumed.
+    """A run that cannot continue; accepted updates are kept, and the run can be resumed.
 
     >>> from asyncmanifold import RunError
     >>> issubclass(RunError, RuntimeError)

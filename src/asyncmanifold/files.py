@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read without executing anything."""
+"""Write files completely or not at all, and read them without executing anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from asyncmanifold.errors import InputError, RunError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write to; afterwards put that file in the place of ``path``, whole or not at all."""
+    """Yield a draft path to write to, and replace ``path`` with it at the end of the block.
+
+    The draft is on disk before it is renamed, so a crash leaves the old file or the new one, never a part.
+    """
     draft = path.with_name(path.name + ".draft")
     try:
         yield draft
@@ -30,13 +33,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file by a complete one, or leave it as it was."""
+    """Replace a file with new content, or leave it unchanged on any error."""
     with replacing(path) as draft:
         draft.write_bytes(content)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file for people and programs, atomically."""
+    """Write an indented JSON file, atomically."""
     write_atomically(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
@@ -53,7 +56,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Any) -> No
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
-    """Return what ``save_tensors`` wrote."""
+    """Return the tensors and the plain data that ``save_tensors`` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -61,13 +64,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
             metadata = json.loads(file.metadata()["asyncmanifold"])
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except (SafetensorError, LookupError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a file of asyncmanifold: {error}") from error
+        raise InputError(f"{path}: not an asyncmanifold file: {error}") from error
 
 
 def save_tree(path: Path, tree: Any) -> None:
-    """Write dictionaries and lists of tensors, numbers and strings, nested at will, atomically.
+    """Write arbitrarily nested dictionaries and lists of tensors, numbers and strings, atomically.
 
-    A tensor that stands in several places is written once, and is one tensor again when it is read.
+    A tensor that occurs in several places, such as the base model of several jobs, is written once and read
+    back as one tensor.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
@@ -87,7 +91,7 @@ def save_tree(path: Path, tree: Any) -> None:
 
 
 def load_tree(path: Path) -> Any:
-    """Return what ``save_tree`` wrote, tuples as lists."""
+    """Return what ``save_tree`` wrote, with tuples as lists."""
     tensors, plain = load_tensors(path)
 
     def full(value: Any) -> Any:
@@ -103,7 +107,7 @@ def load_tree(path: Path) -> Any:
 
 
 def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with a copy for each that another one shares memory with."""
+    """Return the tensors, with copies of those that share memory, which safetensors refuses to save."""
     distinct: dict[int, tuple[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -115,7 +119,7 @@ def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sync(path: Path) -> None:
-    """See a file, or the names in a folder, safely on disk."""
+    """Wait until a file, or the file names in a folder, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""How models are judged: accuracy, updates to a target, and fairness over clients."""
+"""Evaluation metrics: accuracy, updates until a target is reached, and fairness over clients."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class Metric(Protocol):
-    """A score gathered over batches; torchmetrics' classes have these methods too."""
+    """A score accumulated over batches; torchmetrics' classes have the same methods."""
 
     def update(self, outputs: Any, targets: Any) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         ...
 
     def compute(self) -> Any:
-        """Return the score of everything taken in."""
+        """Return the score over all batches so far."""
         ...
 
 
@@ -29,7 +29,7 @@ class Accuracy:
         self._all = 0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in a batch of class scores (last dimension) and class numbers."""
+        """Add a batch of class scores (last dimension) and class numbers."""
         self._right += int((outputs.argmax(dim=-1) == targets).sum())
         self._all += targets.numel()
 
@@ -41,7 +41,7 @@ class Accuracy:
 def gini(scores: Sequence[float]) -> float | None:
     """Return the Gini coefficient 1/(2N²X̄) Σ_i Σ_j |x_i − x_j| (paper, appendix B.4).
 
-    None where it has no value: no scores, or a mean that is not above 0.
+    None if it is undefined: no scores, or a mean that is not above 0.
 
     >>> gini([1.0, 3.0])
     0.25
@@ -56,7 +56,7 @@ def gini(scores: Sequence[float]) -> float | None:
 def theil(scores: Sequence[float]) -> float | None:
     """Return the Theil index 1/(N X̄) Σ_i x_i log(x_i / X̄), with 0 log 0 = 0 (paper, appendix B.4).
 
-    None where it has no value: no scores, a negative one, or a mean that is not above 0.
+    None if it is undefined: no scores, a negative score, or a mean that is not above 0.
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.size == 0 or values.mean() <= 0.0 or values.min() < 0.0:

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+"""Progress display during a run: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncmanifold.session.trace import Record
 
 
 class Display:
-    """Shows how far work has come. This one shows nothing."""
+    """Shows progress. This base class shows nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -19,21 +19,21 @@ class Display:
         return None
 
     def show(self, done: int, note: str = "", found: int = 0) -> None:
-        """Show that so much is done, of which so much was found done and says nothing about the pace."""
+        """Show how much is ``done``; what was ``found`` done at the start does not count for the pace."""
 
     def say(self, line: str) -> None:
-        """Show a line that stays."""
+        """Show a line that stays on the screen."""
 
 
 def display(title: str, total: int | None, *, quiet: bool, unit: str = "updates") -> Display:
-    """Return the display that fits where standard error goes; ``total`` is None if nobody knows it."""
+    """Return a bar if standard error is a terminal, else plain lines; ``total`` is None if it is unknown."""
     if quiet:
         return Display()
     return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total, unit)
 
 
 class PlainLines(Display):
-    """A line every few seconds, for logs."""
+    """Prints a line every few seconds, for logs."""
 
     INTERVAL = 5.0
 
@@ -45,7 +45,7 @@ class PlainLines(Display):
         self._printed = perf_counter()
 
     def show(self, done: int, note: str = "", found: int = 0) -> None:
-        """Print a line if the last one is some seconds old, or this is the end."""
+        """Print a line if the last one is ``INTERVAL`` seconds old, or if all work is done."""
         self._pace.reach(done, found)
         if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
             self._printed = perf_counter()
@@ -58,7 +58,7 @@ class PlainLines(Display):
 
 
 class LiveBar(Display):
-    """A bar that moves, with the pace and the time left."""
+    """A moving bar with the pace and the remaining time."""
 
     def __init__(self, title: str, total: int | None) -> None:
         from rich.console import Console
@@ -94,7 +94,7 @@ class LiveBar(Display):
 
 
 class RunWatcher:
-    """Turns a run's records into what a display shows: metric so far, staleness, warnings."""
+    """Turns a run's records into progress messages: latest metric, staleness, warnings."""
 
     def __init__(self, shown: Display) -> None:
         self._display = shown
@@ -103,10 +103,10 @@ class RunWatcher:
         self._seen = 0
 
     def __call__(self, record: Record) -> None:
-        """Take note of a record."""
+        """Show one record."""
         kind = record["kind"]
         if kind == "update":
-            # A mean that forgets: what the last thirty or so updates looked like.
+            # An exponential mean, so that only about the last thirty updates count.
             self._seen = min(30, self._seen + 1)
             self._staleness += (record["staleness"] - self._staleness) / self._seen
             self._display.show(record["update"], f"{self._score}staleness {self._staleness:.1f}, ")
@@ -119,14 +119,14 @@ class RunWatcher:
 
 
 def score_note(evaluation: Record) -> str:
-    """Return the first metric of an evaluation in words."""
+    """Return the first metric of an evaluation as a short note."""
     known = ("kind", "update", "version", "time")
     name, score = next((name, score) for name, score in evaluation.items() if name not in known)
-    return f"{name} {'not a number' if score is None else format(score, '.3f')}, "
+    return f"{name} {'not finite' if score is None else format(score, '.3f')}, "
 
 
 class _Pace:
-    """Updates per second since the first one seen, and the time that the rest will take."""
+    """Updates per second since the first call, and the remaining time."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -144,11 +144,11 @@ class _Pace:
     def note(self, total: int | None) -> str:
         if self._rate == 0.0:
             return "…"
-        left = "" if total is None else f", {_clock((total - self._done) / self._rate)} left"
+        left = "" if total is None else f", {_format_duration((total - self._done) / self._rate)} left"
         return f"{self._rate:.3g}/s{left}"
 
 
-def _clock(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""Randomness derived from (run seed, purpose, ids): no global generator is read or left changed."""
+"""Random generators derived from (run seed, purpose, ids), so that no global generator affects a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for. The numbers are part of a run's identity: never reuse one."""
+    """What a stream of random numbers is for. Never reuse or change a value: results depend on it."""
 
     MODEL = 0
     PARTITION = 1
@@ -28,16 +28,16 @@ class Purpose(IntEnum):
 
 
 def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:
-    """Return the generator of one purpose; the same arguments always give the same numbers."""
+    """Return the generator for one purpose; the same arguments always give the same numbers."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, purpose, *ids))))
 
 
 @contextmanager
 def torch_seed(generator: np.random.Generator) -> Iterator[None]:
-    """Seed torch's default generator for a block and put it back afterwards.
+    """Seed torch's default generator for a block and restore its state afterwards.
 
-    Layers such as dropout and weight initialisation know no other generator. (``torch.manual_seed`` would
-    also queue a call for every absent accelerator, each time.)
+    Layers such as dropout, and weight initialisation, can use no other generator. ``torch.manual_seed`` is
+    avoided: it would also queue a call for every absent accelerator, each time.
     """
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(int(generator.integers(2**63)))

@@ -1,4 +1,4 @@
-"""How many threads torch uses: the order of every sum, and so every bit, depends on it."""
+"""The number of torch threads: it decides the order of every sum, and so the last bit of every result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def torch_threads(count: int = 1) -> Iterator[None]:
-    """Use so many torch threads; with one, results are the same to the last bit."""
+    """Use ``count`` torch threads within a block; with one thread, results repeat to the last bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""A module's parameters as one flat vector, its statistics beside it."""
+"""A module's parameters as one flat vector, with its statistics beside it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from asyncmanifold.geometry.spaces import space_of
 
 
 class Statistics(NamedTuple):
-    """What a module keeps besides parameters, such as BatchNorm's running statistics.
+    """A module's state besides its parameters, such as BatchNorm's running statistics.
 
-    Floating-point statistics are one vector and may be averaged; all others (counters, masks) are one
-    vector of whole numbers and are only ever copied.
+    Floating-point statistics are one vector and may be averaged. All others (counters, masks) are one vector
+    of integers, which is only ever copied.
     """
 
     floats: Tensor
@@ -24,7 +24,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def none(cls) -> Statistics:
-        """The statistics of a module that has none."""
+        """Return the statistics of a module that has none."""
         return cls(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
     def named(self, name: str) -> dict[str, Tensor]:
@@ -33,16 +33,15 @@ class Statistics(NamedTuple):
 
     @classmethod
     def from_named(cls, name: str, tensors: Mapping[str, Tensor]) -> Statistics:
-        """Return the statistics that ``named`` described."""
+        """Return the statistics whose vectors ``named`` returned."""
         return cls(tensors[f"{name}.floats"], tensors[f"{name}.integers"])
 
 
 class FlatModel:
     """An ``nn.Module`` whose trainable parameters are views of one float32 vector, ``vector``.
 
-    Writing to ``vector`` changes the module. Parameters that do not require a gradient stay as the module has
-    them and are not part of the vector. The module is taken over: give a copy where the original must stay as
-    it is.
+    Writing to ``vector`` changes the module. Parameters that do not require a gradient are not part of the
+    vector and never change. The module itself is modified: pass a copy if the original must stay unchanged.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -63,22 +62,22 @@ class FlatModel:
         self._integers = [b for b in held if not b.is_floating_point()]
 
     def parts(self, vector: Tensor) -> list[Tensor]:
-        """Return a vector of the model's size as views, one in the form of each parameter."""
+        """Return a vector of the model's size as views, one in the shape of each parameter."""
         pieces = torch.split(vector, [parameter.numel() for parameter in self._parameters])
         return [piece.view(p.shape) for piece, p in zip(pieces, self._parameters, strict=True)]
 
     def clear_gradients(self) -> None:
-        """Forget what backward passes left."""
+        """Remove the gradients that backward passes left."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @property
     def gradients(self) -> list[Tensor]:
-        """What backward passes left for each parameter; zeros where the loss does not depend on it."""
+        """The gradient of each parameter; zeros if the loss does not depend on it."""
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
 
     def take_gradient(self) -> Tensor:
-        """Return the gradients as one vector, and forget them."""
+        """Return the gradients as one vector, and remove them from the module."""
         gradient = torch.cat([gradient.reshape(-1) for gradient in self.gradients])
         self.clear_gradients()
         return gradient
@@ -111,5 +110,5 @@ class FlatModel:
         self.write_statistics(statistics)
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the module's state by name, as ``load_state_dict`` takes it."""
+        """Return a copy of the module's state by name, for ``load_state_dict``."""
         return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}

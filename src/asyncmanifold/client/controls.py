@@ -1,4 +1,4 @@
-"""The control points that a job trains, in flat space, and the optimisers that move them."""
+"""The control points that a job trains in flat space, and the optimisers that move them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Controls(Protocol):
     """The free control points that a job trains: first the end point alone, then all along a curve."""
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
-        """Start at ``theta``; ``offsets`` is where the result goes."""
+        """Start at ``theta``; the result is written to ``offsets``."""
         ...
 
     def start_curve(self) -> None:
-        """Put interior control points where they begin the curve phase."""
+        """Move interior control points to where they start the curve phase."""
         ...
 
     def place(self, s: float) -> None:
-        """Put the model at γ(s)."""
+        """Set the model to γ(s)."""
         ...
 
     def shift(self, direction: Tensor, length: float) -> None:
@@ -33,18 +33,19 @@ class Controls(Protocol):
         ...
 
     def learn(self) -> None:
-        """Move the control points by the model's gradient there."""
+        """Move the control points by the gradient at the model's current position."""
         ...
 
     def finish(self) -> None:
-        """See that the offsets are what was learned."""
+        """Write what was learned to the offsets."""
         ...
 
 
 class FlatControls(Controls):
     """Control points in flat space: the offsets themselves are trained.
 
-    Plain SGD moves the model in place as long as it trains the end point alone, and takes the offset once.
+    Plain SGD moves the model itself as long as it trains the end point alone, and computes the offset once at
+    the end: that saves three passes over the model in every step, a tenth of a small job.
     """
 
     def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
@@ -53,7 +54,7 @@ class FlatControls(Controls):
         self._parts = model.parts(model.vector)
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
-        """Put every control point at ``theta``."""
+        """Set every control point to ``theta``."""
         self._theta, self._offsets = theta, offsets
         self._along_curve = False
         self._in_place = self._settings.optimizer == "sgd" and not self._settings.momentum
@@ -69,9 +70,9 @@ class FlatControls(Controls):
             torch.mul(self._offsets[-1], share, out=offset)
 
     def place(self, s: float) -> None:
-        """Put the model at Θ^t + Σ b_k(s) v_k."""
+        """Set the model to Θ^t + Σ b_k(s) v_k."""
         if self._in_place:
-            return  # it is there
+            return  # the model is there already
         self._s = s
         weights = self._embedding.weights(s)
         self._active = [(k, weight) for k, weight in enumerate(weights) if weight != 0.0]
@@ -80,7 +81,7 @@ class FlatControls(Controls):
             point = torch.add(point, self._offsets[k], alpha=weight, out=self._model.vector)
 
     def shift(self, direction: Tensor, length: float) -> None:
-        """Add what is left of ``direction`` without its part along γ'(s), scaled to ``length``."""
+        """Add the component of ``direction`` orthogonal to γ'(s), scaled to ``length``."""
         tangent = torch.zeros_like(direction)
         for slope, offset in zip(self._embedding.slopes(self._s), self._offsets, strict=True):
             tangent.add_(offset, alpha=slope)
@@ -92,7 +93,7 @@ class FlatControls(Controls):
             self._model.vector.add_(direction, alpha=length / norm)
 
     def learn(self) -> None:
-        """Move each control point by its share of the one gradient."""
+        """Move each control point k by b_k(s) times the one gradient."""
         if self._in_place:
             self._descend()
             return
@@ -108,7 +109,7 @@ class FlatControls(Controls):
                 self._optimizer.step(k, self._offsets[k], scaled)
 
     def _descend(self) -> None:
-        """Take a step of plain SGD, which does not need the gradient as a vector."""
+        """Take a step of plain SGD, parameter by parameter: it does not need the gradient as one vector."""
         lr, proximal = self._settings.local_lr, self._settings.proximal
         if proximal:
             self._model.vector.lerp_(self._theta, lr * proximal)
@@ -116,20 +117,20 @@ class FlatControls(Controls):
             part.add_(gradient, alpha=-lr)
 
     def finish(self) -> None:
-        """Take the offset of an end point that was trained in place."""
+        """Compute the offset of an end point that was trained in place."""
         if self._in_place:
             torch.sub(self._model.vector, self._theta, out=self._offsets[-1])
 
 
 class _Adam:
-    """Adam, with torch's fused step and default moments, for each control point."""
+    """Adam with torch's fused step and default hyper-parameters, separately for each control point."""
 
     def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
         self._lr = settings.local_lr
         self._memory = [(torch.zeros(size), torch.zeros(size), torch.zeros(())) for _ in range(points)]
 
     def reset(self) -> None:
-        """Forget everything about earlier jobs."""
+        """Reset to zero, so that no job depends on earlier ones."""
         for memory in self._memory:
             for tensor in memory:
                 tensor.zero_()
@@ -156,14 +157,14 @@ class _Adam:
 
 
 class _SGD:
-    """SGD with optional momentum, for each control point."""
+    """SGD with optional momentum, separately for each control point."""
 
     def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
         self._lr, self._momentum = settings.local_lr, settings.momentum
         self._speeds = torch.zeros(points, size if self._momentum else 0)
 
     def reset(self) -> None:
-        """Forget everything about earlier jobs."""
+        """Reset to zero, so that no job depends on earlier ones."""
         self._speeds.zero_()
 
     def step(self, k: int, point: Tensor, gradient: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Control points on manifolds: trained by geoopt's optimisers, along curves of geodesics.
+"""Control points on manifolds, trained by geoopt's optimisers along curves of geodesics.
 
 The gradient at γ(s) is pulled back to the control points exactly, by differentiating de Casteljau's
-geodesics. Where control points coincide a logarithm has no derivative that torch could find; the limit is
+geodesics. If control points coincide, torch finds no derivative of the logarithm; the limit is used instead,
 b_k(s) times the gradient, as in flat space.
 """
 
@@ -20,25 +20,25 @@ from asyncmanifold.geometry.maps import Maps
 from asyncmanifold.vectors import FlatModel
 
 NEARBY = 1e-3
-"""How far along a curve to look for its direction."""
+"""The distance along a curve, in its parameter, at which its direction is measured."""
 
 
 class CurvedControls(Controls):
-    """Free control points of a model with parameters on manifolds."""
+    """The free control points of a model with parameters on manifolds."""
 
     def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
         self._model, self._embedding, self._settings = model, embedding, settings
         self._pieces = model.space.pieces
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
-        """Put every control point at ``theta``, with a fresh optimiser."""
+        """Set every control point to ``theta``, with a fresh optimiser."""
         import geoopt
 
         self._theta, self._offsets = theta, offsets
         self._along_curve = False
         count = self._embedding.points
         self._flat = [nn.Parameter(theta.clone()) for _ in range(count)]
-        """The flat coordinates of each control point; those of pieces are not used."""
+        """The flat coordinates of each control point; the entries of manifold pieces are unused."""
         self._curved = [
             [geoopt.ManifoldParameter(piece.of(theta).clone(), piece.maps.manifold) for _ in range(count)]
             for piece in self._pieces
@@ -60,7 +60,7 @@ class CurvedControls(Controls):
                 points[k].copy_(geodesic(piece.maps, base, points[-1], share))
 
     def place(self, s: float) -> None:
-        """Put the model at γ(s), and keep how it depends on the control points."""
+        """Set the model to γ(s), and keep its graph back to the control points for ``learn``."""
         self._s = s
         self._weights = self._embedding.weights(s)
         vector = self._model.vector
@@ -99,7 +99,7 @@ class CurvedControls(Controls):
         return vectors
 
     def learn(self) -> None:
-        """Move each control point by its share of the gradient, pulled back along the curve."""
+        """Move each control point by the gradient, pulled back along the curve."""
         active = [k for k, weight in enumerate(self._weights) if weight != 0.0]
         trained = self._embedding.trained(active) if self._along_curve else active
         self._optimizer.zero_grad(set_to_none=True)
@@ -121,7 +121,7 @@ class CurvedControls(Controls):
         points, reached, base = self._curved[number], self._reached[number], self._base[number]
         here = reached.detach()
         if self._settings.proximal:
-            gradient = gradient + self._settings.proximal * lowered(maps, here, -maps.log(here, base))
+            gradient = gradient + self._settings.proximal * plain_gradient(maps, here, -maps.log(here, base))
         if self._s == 1.0:
             points[-1].grad = gradient if trained else None
             return
@@ -133,18 +133,21 @@ class CurvedControls(Controls):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Write the way from Θ^t to each control point."""
+        """Write the logarithm at Θ^t of each control point to the offsets."""
         for offset, point in zip(self._offsets, self._points(), strict=True):
             offset.copy_(self._model.space.log(self._theta, point))
 
 
 def geodesic(maps: Maps, start: Tensor, end: Tensor, t: float) -> Tensor:
-    """Return the point a share ``t`` of the way."""
+    """Return the point at a fraction ``t`` of the geodesic from ``start`` to ``end``."""
     return maps.exp(start, t * maps.log(start, end))
 
 
-def lowered(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:
-    """Return the plain gradient that stands for a Riemannian one: the metric applied to it."""
+def plain_gradient(maps: Maps, point: Tensor, tangent: Tensor) -> Tensor:
+    """Return the Euclidean gradient that corresponds to a Riemannian one: the metric applied to it.
+
+    geoopt's optimisers expect Euclidean gradients.
+    """
     with torch.enable_grad():
         other = torch.zeros_like(tangent, requires_grad=True)
         (gradient,) = torch.autograd.grad(maps.inner(point, other, tangent), other)

@@ -1,4 +1,4 @@
-"""How clients train."""
+"""Settings of local training."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class LocalTraining:
         optimizer: ``"adam"`` or ``"sgd"``.
         local_lr: the learning rate (the paper's η_l).
         proximal: the paper's μ.
-        momentum: of SGD, in [0, 1).
-        channels_last: lay images out with their channels last, which makes most convolutions faster on a CPU;
-            the same up to rounding.
+        momentum: SGD's momentum, in [0, 1).
+        channels_last: store images in torch's channels-last format, which makes most convolutions faster on a
+            CPU; results are the same up to rounding.
 
     >>> from asyncmanifold import LocalTraining
     >>> LocalTraining(point_epochs=1, local_lr=0.01).batch_size

@@ -1,7 +1,7 @@
-"""Local training of a point or of a curve on any ``nn.Module`` (design.md, section 3.1).
+"""Local training of a point or of a curve on any ``nn.Module`` (docs/design.md, Local training).
 
-The parameters that are trained are the offsets v_1 … v_n of the free control points. A batch draws a
-place s on the curve, evaluates the plain model at w = Θ^t + Σ_k b_k(s) v_k, and the gradient of control
+The trained parameters are the offsets v_1 … v_n of the free control points. Each batch draws a
+position s on the curve, evaluates the plain model at w = Θ^t + Σ_k b_k(s) v_k, and the gradient of control
 point k is b_k(s) times the one gradient at w: one backward pass, then a scalar times a vector.
 """
 
@@ -28,16 +28,16 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 class NonFiniteLoss(Exception):  # noqa: N818 - an outcome, not an error
-    """A client's loss that is no longer a number; its job is given up."""
+    """A client's loss became infinite or NaN; its job is abandoned."""
 
 
 class Trainer:
-    """Trains jobs one after another on one module, reusing its memory."""
+    """Trains jobs one after another on one module, whose memory is reused."""
 
     def __init__(
         self, module: nn.Module, loss: Loss, embedding: Embedding, settings: LocalTraining, seed: int
     ) -> None:
-        """Take over ``module``; jobs bring their own weights."""
+        """Modify ``module`` in place; every job brings its own weights."""
         self._model = FlatModel(module)
         self._loss, self._embedding, self._settings, self._seed = loss, embedding, settings, seed
         self.size = self._model.size
@@ -51,9 +51,9 @@ class Trainer:
             self._controls = CurvedControls(self._model, embedding, settings)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
-        """Return what the client of ``job`` learned; ``out`` may name where to write its offsets.
+        """Return what the client of ``job`` learned; its offsets are written to ``out`` if given.
 
-        Raises ``NonFiniteLoss`` when training breaks down. The result depends on nothing but the job, the
+        Raises ``NonFiniteLoss`` if training diverges. The result depends only on the job, the
         data and the seed.
         """
         started = perf_counter()
@@ -71,7 +71,7 @@ class Trainer:
                     self._controls.start_curve()
                 for indices in _batches(len(data), self._settings.batch_size, random):
                     s = self._embedding.draw(random) if along_curve else 1.0
-                    self._batch = self._laid_out(data.batch(indices))
+                    self._batch = self._set_memory_format(data.batch(indices))
                     value = self._step(s, along_curve)
                     if not isfinite(value):
                         raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
@@ -88,14 +88,14 @@ class Trainer:
 
     @property
     def random(self) -> np.random.Generator:
-        """The job's random numbers for leaving the curve, made when first asked for."""
+        """The job's random generator for leaving the curve, created on first use."""
         if self._random is None:
             self._random = derive(self._seed, Purpose.TUNNEL, self._job.client, self._job.number)
         return self._random
 
     def gradient(self) -> Tensor:
-        """Return the gradient of the batch's loss where the model is."""
-        self._pass()
+        """Return the gradient of the batch's loss at the model's current position."""
+        self._backpropagate()
         return self._model.take_gradient()
 
     def shift(self, direction: Tensor, length: float) -> None:
@@ -103,21 +103,21 @@ class Trainer:
         self._controls.shift(direction, length)
 
     def _step(self, s: float, along_curve: bool) -> float:
-        """Take one optimiser step at γ(s), or beside it in a tunnel, and return the loss there."""
+        """Take one optimiser step at γ(s), or beside it in a tunnel, and return the loss at that position."""
         self._controls.place(s)
         if along_curve:
             self._embedding.leave(self)
-        value = self._pass()
+        value = self._backpropagate()
         self._controls.learn()
         return value
 
-    def _laid_out(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
+    def _set_memory_format(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
         inputs, targets = batch
         if self._settings.channels_last and isinstance(inputs, Tensor) and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
-    def _pass(self) -> float:
+    def _backpropagate(self) -> float:
         """Return the batch's loss, and leave its gradient in the model."""
         inputs, targets = self._batch
         self._model.clear_gradients()
@@ -129,7 +129,8 @@ class Trainer:
 def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]:
     """Return a shuffled epoch as ⌈count / size⌉ batches whose sizes differ by at most one.
 
-    Even batches: a last batch of a single example would break BatchNorm and carry too much weight.
+    Batches are nearly even because a last batch of a single example would break BatchNorm, and would weigh as
+    much as a full one.
     """
     order = torch.from_numpy(random.permutation(count))
     return list(order.tensor_split(-(-count // size)))

@@ -1,4 +1,4 @@
-"""What each command of the command line does with its options; each returns the exit code."""
+"""One function for each command of the command line; each returns the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncmanifold.commands.catalogue import catalogue, print_catalogue
-from asyncmanifold.commands.many_runs import run_config, run_directory, run_shown
+from asyncmanifold.commands.many_runs import run_config, run_directory, run_with_progress
 from asyncmanifold.commands.printing import print_curves, print_summary, print_table
 from asyncmanifold.commands.tune import multiples, score_curves, search_configs, write_choice
 from asyncmanifold.configuration.config import (
@@ -48,7 +48,7 @@ def run_command(options: argparse.Namespace) -> int:
     quiet = options.quiet or options.json
     with (
         _resumable(out),
-        redirect_stdout(sys.stderr),  # stdout is for the result, but Ray tells there of lost workers
+        redirect_stdout(sys.stderr),  # stdout is for the result, but Ray reports lost workers there
         display(config.method_name, config.run.updates, quiet=quiet) as shown,
     ):
         records = Records(out=out, resume=options.resume, observer=RunWatcher(shown))
@@ -67,11 +67,11 @@ def _read_replay(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
     except (ValueError, AttributeError) as error:
-        raise InputError(f"{path}: no trace that can be replayed: {error}") from error
+        raise InputError(f"{path}: not a trace that can be replayed: {error}") from error
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    """Run several methods and seeds side by side and print the table."""
+    """Run several methods and seeds in parallel and print the table."""
     methods = options.methods or method_names(options.scenario)
     configs: dict[tuple[str, ...], Any] = {}
     for method, settings in _fitting_settings(options, methods).items():
@@ -144,7 +144,7 @@ def landscape_command(options: argparse.Namespace) -> int:
 
 
 def theory_command(options: argparse.Namespace) -> int:
-    """Measure gradient norms in runs of growing length and set them against the theorem's bound."""
+    """Measure gradient norms in runs of growing length and compare them with the theorem's bound."""
     from asyncmanifold.theory.findings_table import print_findings
     from asyncmanifold.theory.study import study_convergence
 
@@ -180,13 +180,13 @@ def list_command(options: argparse.Namespace) -> int:
 def _run_many(
     configs: dict[tuple[str, ...], Any], out: Path, options: argparse.Namespace, score: str = "final"
 ) -> tuple[dict[tuple[str, ...], dict[str, Any]], int]:
-    """Run configurations side by side; return the summaries and the exit code."""
+    """Run configurations in parallel; return the summaries and the exit code."""
     if not options.resume and (taken := [key for key in configs if run_directory(out, key).exists()]):
         held = ", ".join(taken[0])
         raise InputError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
     quiet = options.quiet or options.json
     with _resumable(out):
-        summaries, failures = run_shown(
+        summaries, failures = run_with_progress(
             configs, out, resume=options.resume, workers=options.workers, quiet=quiet, score=score
         )
     for failure in failures if quiet else []:
@@ -196,7 +196,7 @@ def _run_many(
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Say, where the work in this block is interrupted, how to go on."""
+    """Print how to continue if the work in this block is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
@@ -205,7 +205,7 @@ def _resumable(out: Path) -> Iterator[None]:
 
 
 def _given_settings(options: argparse.Namespace) -> dict[str, str]:
-    """Return what --set gives, each key once."""
+    """Return the settings of --set; refuse a key that is given twice."""
     keys = [key for key, _ in options.settings]
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise InputError(f"--set {twice[0]}: given twice")
@@ -213,7 +213,7 @@ def _given_settings(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of each method: those whose key it has. Each must go to one method at least."""
+    """Return the settings for each method: those whose key it has. Every key must fit at least one method."""
     plain = {method: load_config(options.scenario, method) for method in methods}
     fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
     for key, value in _given_settings(options).items():

@@ -1,4 +1,4 @@
-"""What there is to choose from: scenarios, methods and the parts they are made of."""
+"""The available scenarios, methods and parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def print_catalogue() -> None:
     table = Table("key", "part", "parameters and defaults", title="Parts", title_justify="left")
     for key, choices in PARTS.items():
         for place, name in enumerate(choices):
-            table.add_row("" if place else key, name, _listed(_parameters(part_class(key, name))))
+            table.add_row("" if place else key, name, _format_values(_parameters(part_class(key, name))))
         if not choices:
             table.add_row(key, "–", "none but your own, see examples/own_*.py")
         table.add_section()
@@ -54,9 +54,9 @@ def _composition(tree: dict[str, Any]) -> str:
         is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform")
         if is_part and value.get("decay") != 0.0:
             arguments = {k: v for k, v in value.items() if k != "name"}
-            parts.append(value["name"] + (f"({_listed(arguments)})" if arguments else ""))
+            parts.append(value["name"] + (f"({_format_values(arguments)})" if arguments else ""))
     return " × ".join(parts)
 
 
-def _listed(values: dict[str, Any]) -> str:
+def _format_values(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())

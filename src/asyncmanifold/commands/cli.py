@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait until a command needs them, so that --help is quick."""
+"""The command line. Slow imports wait until a command needs them, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ examples:
 
 
 class Once(argparse.Action):
-    """Stores an option's value; the same option a second time is refused, not silently preferred."""
+    """Stores an option's value, and refuses an option that is given twice instead of using the last one."""
 
     def __call__(
         self,
@@ -48,7 +48,7 @@ class Once(argparse.Action):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser whose error messages are one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -65,14 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from asyncmanifold.commands import actions  # heavy, and not needed for --help
+        from asyncmanifold.commands import actions  # slow to import, and not needed for --help
 
         code: int = getattr(actions, options.command)(options)
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads on; do not complain at exit
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader is gone; no message at exit
         return 1
     except AsyncManifoldError as error:
         print(f"asyncmanifold: {error}", file=sys.stderr)
@@ -99,23 +99,23 @@ def build_parser() -> argparse.ArgumentParser:
         help="a name, or a TOML file of parts (default: the scenario's, else asyncbezier)",
     )
     run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
-    run.add_argument("--workers", type=_positive, default=1, help="processes that train (default: 1)")
+    run.add_argument("--workers", type=_positive, default=1, help="training processes (default: 1)")
     run.add_argument(
         "--executor",
         choices=("inline", "process", "ray"),
-        help="where they are: here, in processes of this machine, on a Ray cluster; the result is the same "
+        help="where to train: in this process, in others, or on a Ray cluster; the result is the same "
         "(default: inline for one worker, else process)",
     )
     run.add_argument(
         "--ray-address",
         metavar="ADDRESS",
-        help="a running cluster, HOST:PORT or auto (default: a local Ray for this run alone)",
+        help="a running cluster, HOST:PORT or auto (default: a local Ray just for this run)",
     )
     run.add_argument(
         "--replay",
         type=Path,
         metavar="TRACE",
-        help="a run's trace.jsonl, from Flower or from here: its updates arrive again in their order",
+        help="the trace.jsonl of a run, from Flower or the simulator: repeat its updates in the same order",
     )
     run.set_defaults(command="run_command")
 
@@ -123,7 +123,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(compare)
     compare.add_argument("--methods", type=_names, help="names, separated by commas (default: all)")
     compare.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
-    compare.add_argument("--workers", type=_positive, help="runs side by side (default: one per core)")
+    compare.add_argument("--workers", type=_positive, help="parallel runs (default: one per core)")
     compare.set_defaults(command="compare_command")
 
     tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
@@ -140,10 +140,10 @@ def build_parser() -> argparse.ArgumentParser:
     tried.add_argument(
         "--factors",
         type=_factors,
-        help="in place of values: multiples of what each method has in the scenario",
+        help="instead of values: multiples of each method's value in the scenario",
     )
     tune.add_argument("--seeds", type=_numbers, default=[0], help="separated by commas (default: 0)")
-    tune.add_argument("--workers", type=_positive, help="runs side by side (default: one per core)")
+    tune.add_argument("--workers", type=_positive, help="parallel runs (default: one per core)")
     tune.set_defaults(command="tune_command")
 
     report = commands.add_parser("report", help="write one HTML page about finished runs")
@@ -154,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.set_defaults(command="report_command")
 
     landscape = commands.add_parser(
-        "landscape", help="draw the loss around one update: the plane of its curve, and along it"
+        "landscape", help="draw the loss around one update: on the plane of its curve, and along the curve"
     )
     landscape.add_argument("directory", metavar="DIR", type=Path, help="a run")
     landscape.add_argument(
@@ -167,18 +167,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--examples",
         type=_positive,
         default=512,
-        help="at most so many examples for a loss (default: %(default)s)",
+        help="the most examples per loss (default: %(default)s)",
     )
     landscape.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
-    landscape.add_argument("--data", metavar="PATH", help="the data file, where it is not where it was")
+    landscape.add_argument("--data", metavar="PATH", help="the data file, if it has moved")
     landscape.add_argument(
-        "--workers", type=_positive, default=1, help="processes that train (default: %(default)s)"
+        "--workers", type=_positive, default=1, help="training processes (default: %(default)s)"
     )
     _add_quiet(landscape)
     landscape.set_defaults(command="landscape_command")
 
     _add_theory(
-        commands.add_parser("theory", help="test the convergence theorem: gradient norms against the bound")
+        commands.add_parser("theory", help="test the convergence theorem: gradient norms and the bound")
     )
     _add_data(commands.add_parser("data", help="turn public data into the files that scenarios read"))
 
@@ -222,7 +222,7 @@ def _add_data(data: argparse.ArgumentParser) -> None:
         "--source",
         required=True,
         help="LEAF's folder, NIH's folder of PNG files with Data_Entry_2017.csv, a folder of plays as .txt, "
-        "parquet, .npz or .jsonl files, or a set of the Hugging Face Hub such as flwrlabs/femnist",
+        "parquet, .npz or .jsonl files, or a Hugging Face dataset such as flwrlabs/femnist",
     )
     prepare.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=".npz, or .jsonl(.gz) for shakespeare"
@@ -233,9 +233,9 @@ def _add_data(data: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", metavar="SCENARIO", help="a preset's name or a TOML file")
-    parser.add_argument("--data", metavar="PATH", help="the scenario's data file, where it needs one")
-    parser.add_argument("--out", type=Path, help="where to keep it (default: below runs/)")
-    parser.add_argument("--resume", action="store_true", help="continue what was interrupted, exactly")
+    parser.add_argument("--data", metavar="PATH", help="the scenario's data file, if it needs one")
+    parser.add_argument("--out", type=Path, help="the output directory (default: below runs/)")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run exactly")
     parser.add_argument(
         "--set",
         dest="settings",

@@ -1,4 +1,4 @@
-"""Runs from configurations: one, or many side by side, each in a directory of its own."""
+"""Runs from configurations: one, or many in parallel, each in its own directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from asyncmanifold.configuration.config import Config, config_tree
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.execution.process_workers import sheltered_from_interrupts
+from asyncmanifold.execution.process_workers import block_interrupts
 from asyncmanifold.progress import display
 from asyncmanifold.session.journal import Records
 from asyncmanifold.session.summary import Summary
@@ -24,7 +24,7 @@ from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.runner import simulate
 
 Key = tuple[str, ...]
-"""What tells a run from the others: its method, its seed …; also its path below the common directory."""
+"""A run's method, seed …, which identify it among several; also its path below the common directory."""
 
 
 def run_config(
@@ -56,9 +56,10 @@ def run_all(
     on_progress: Callable[[Key, int], None],
     on_end: Callable[[Key, Summary | BaseException], None],
 ) -> dict[Key, Summary]:
-    """Run every configuration, ``workers`` at a time, each in a process of its own; return what ended well.
+    """Run every configuration, ``workers`` at a time, each in its own process; return the successful ones.
 
-    Whole runs side by side waste nothing, so each trains inline.
+    Each run trains inline: whole runs in parallel share nothing and never wait for each other. Processes are
+    spawned, since forking a process that runs threads, as torch does, is not safe.
     """
     context = multiprocessing.get_context("spawn")
     reports: Any = context.Queue()
@@ -69,7 +70,7 @@ def run_all(
         initializer=_prepare_process,
         initargs=(reports,),
     ) as pool:
-        with sheltered_from_interrupts():
+        with block_interrupts():
             futures: dict[Future[Summary], Key] = {
                 pool.submit(_run_one, key, config, run_directory(out, key), resume): key
                 for key, config in configs.items()
@@ -78,7 +79,7 @@ def run_all(
         try:
             while waiting:
                 ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                _drain(reports, on_progress)
+                _drain_reports(reports, on_progress)
                 for future in ended:
                     key = futures[future]
                     error = future.exception()
@@ -88,17 +89,17 @@ def run_all(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
-                process.terminate()  # each writes a checkpoint first
+                process.terminate()  # each run writes a checkpoint first
             raise
     return {key: summaries[key] for key in configs if key in summaries}
 
 
 def run_directory(out: Path, key: Key) -> Path:
-    """Return where one of several runs is kept."""
+    """Return the directory of one of several runs."""
     return out.joinpath(*key)
 
 
-def run_shown(
+def run_with_progress(
     configs: Mapping[Key, Config],
     out: Path,
     *,
@@ -107,13 +108,13 @@ def run_shown(
     quiet: bool,
     score: str = "final",
 ) -> tuple[dict[Key, Summary], list[str]]:
-    """Run every configuration with progress shown; return what ended well, and a line for what did not.
+    """Run every configuration with a progress display; return the summaries, and one line per failed run.
 
-    Without ``workers``, as many run side by side as there are cores. ``score`` is the key of a summary that
-    is shown when a run ends.
+    The default for ``workers`` is one per core. ``score`` is the key of the summary that is shown when a run
+    ends.
     """
     reached: dict[Key, int] = {}
-    found: dict[Key, int] = {}  # what an earlier call had made of a run
+    found: dict[Key, int] = {}  # updates that an earlier call made of a run
     failures: list[str] = []
     total = sum(config.run.updates for config in configs.values())
     title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
@@ -127,7 +128,7 @@ def run_shown(
         def on_end(key: Key, ended: Summary | BaseException) -> None:
             name = ", ".join(key)
             if isinstance(ended, InputError):
-                raise ended  # wrong input, the same for every run
+                raise ended  # wrong input is wrong for every run
             if isinstance(ended, BaseException):
                 failures.append(f"{name}: {ended or type(ended).__name__}")
                 shown.say(failures[-1])
@@ -148,7 +149,7 @@ def run_shown(
 
 
 def _number(score: float | None) -> str:
-    return "not a number" if score is None else f"{score:.4f}"
+    return "not finite" if score is None else f"{score:.4f}"
 
 
 _reports: Any = None
@@ -156,20 +157,20 @@ _is_ending = False
 
 
 def _prepare_process(reports: Any) -> None:
-    """Remember, in a worker process, where to report to; end its run as Ctrl-C does when asked to."""
+    """Set up a worker process: where it reports progress, and that SIGTERM ends its run as Ctrl-C would."""
     global _reports
     _reports = reports
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _interrupt_run)
 
 
-def _end(signal_number: int, frame: object) -> None:
+def _interrupt_run(signal_number: int, frame: object) -> None:
     global _is_ending
     _is_ending = True
     raise KeyboardInterrupt
 
 
 def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
-    """Run in a worker process, reporting a few times a second."""
+    """Run one configuration in a worker process, and report progress a few times per second."""
     if _is_ending:
         raise KeyboardInterrupt
     reported = 0.0
@@ -183,7 +184,7 @@ def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
     return run_config(config, Records(out=out, resume=resume, observer=observe))
 
 
-def _drain(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
+def _drain_reports(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
     while True:
         try:
             on_progress(*reports.get_nowait())

@@ -1,4 +1,4 @@
-"""Results as a person reads them on a terminal."""
+"""Results as tables and text on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asyncmanifold.session.summary import Summary
 
 
 def print_summary(summary: Summary, out: Path) -> None:
-    """Print what a run came to."""
+    """Print the result of a run."""
     metric = summary["metric"]
 
     def number(key: str, form: str) -> str:
@@ -42,7 +42,7 @@ def print_summary(summary: Summary, out: Path) -> None:
 
 
 def print_table(config: Config, metric: str, table: Mapping[str, Any], out: Path) -> None:
-    """Print a comparison's table, in 80 columns."""
+    """Print the table of a comparison, within 80 columns."""
     target = "" if config.run.target is None else f", target {config.run.target:g}"
     title = f"{config.scenario}: {metric} after {config.run.updates} updates{target}"
     shown = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")

@@ -1,4 +1,4 @@
-"""A line search over one key, scored on the clients' validation data; the test set plays no part."""
+"""A line search over one key, scored on the clients' validation data; the test set is not used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Curves = dict[str, list[dict[str, Any]]]
 
 
 def multiples(config: Config, key: str, factors: Sequence[float]) -> list[str]:
-    """Return multiples of the value that a method has: a finer search around what a coarse one chose."""
+    """Return multiples of a method's current value, for a finer search around the result of a coarse one."""
     value = value_at(config, find_key(config, key))
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise InputError(f"--factors: {key} is {value!r} and has no multiples; use --values")
@@ -55,7 +55,7 @@ def score_curves(summaries: Mapping[Key, Summary]) -> Curves:
 
 
 def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the value with the best mean score, the first of equals; None where nothing was scored."""
+    """Return the value with the best mean score, the first if several are equal; None if none has a score."""
     scored = [point for point in curve if point["mean"] is not None]
     if not scored:
         return None
@@ -64,7 +64,7 @@ def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def is_at_edge(curve: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the best of three numbers or more is the least or the greatest of them."""
+    """Return whether the best of at least three values is the smallest or the largest of them."""
     best = best_value(curve)
     try:
         numbers = sorted(float(point["value"]) for point in curve)
@@ -74,7 +74,7 @@ def is_at_edge(curve: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def by_size(values: Iterable[str]) -> list[str]:
-    """Return different values, numbers by their size and others as they come."""
+    """Return the distinct values: numbers in ascending order, anything else in the given order."""
     different = list(dict.fromkeys(values))
     try:
         return sorted(different, key=float)
@@ -83,7 +83,7 @@ def by_size(values: Iterable[str]) -> list[str]:
 
 
 def write_choice(out: Path, scenario: str, key: str, configs: Mapping[Key, Config], curves: Curves) -> Path:
-    """Write ``tune.json`` and ``tuned.toml``: the scenario, by its name, with each method's best value."""
+    """Write ``tune.json``, and ``tuned.toml``: the scenario with each method's best value."""
     tree, _ = read_scenario(scenario)
     tree.setdefault("scenario", Path(scenario).stem)
     write_json(out / "tune.json", {"scenario": tree["scenario"], "key": key, "methods": curves})

@@ -1,1 +1,1 @@
-"""Configurations: scenarios, tables and the parts that they can name."""
+"""Configurations: scenarios, TOML tables and the parts that they can name."""

@@ -65,8 +65,9 @@ def load_config(
 
     ``scenario`` is a preset's name or a TOML file. ``method`` is a published method, one that the scenario
     composes under ``[methods.NAME]``, or a TOML file with the parts of one; without it, the scenario's
-    ``[method]`` is used if it has one. What ``[methods.NAME.training]`` or another section below a method
-    says holds for that method alone. ``data`` is the task's data file; ``settings`` are those of ``--set``.
+    ``[method]`` is used if it has one. A section below a method, such as
+    ``[methods.NAME.training]``, applies to that method alone. ``data`` is the task's data file; ``settings``
+    are the key-value pairs of ``--set``.
     """
     tree, where = read_scenario(scenario)
     name = tree.pop("scenario", Path(scenario).stem)
@@ -77,8 +78,8 @@ def load_config(
     else:
         method_name, overlay = _method_overlay(method or DEFAULT_METHOD, composed, where)
         for section in set(SECTIONS) & set(overlay):
-            tree[section] = _overlaid(tree.get(section, {}), overlay.pop(section))
-        tree["method"] = _overlaid(to_tree(METHODS.get(method_name, Method())), overlay)
+            tree[section] = _merge_tables(tree.get(section, {}), overlay.pop(section))
+        tree["method"] = _merge_tables(to_tree(METHODS.get(method_name, Method())), overlay)
     if seed is not None:
         tree.setdefault("run", {})["seed"] = seed
     config = _build_config(tree, name, method_name, where)
@@ -92,12 +93,12 @@ def load_config(
 
 
 def with_setting(config: Config, key: str, value: str) -> Config:
-    """Return a configuration with another value for a key, both given as for ``--set``."""
+    """Return the configuration with a new value for a key; both are strings as given to ``--set``."""
     return _with_value(config, find_key(config, key), parse_value(value), f"--set {key}={value}")
 
 
 def _with_value(config: Config, path: list[str], value: Any, where: str) -> Config:
-    """Return a configuration with another value at one place."""
+    """Return the configuration with a new value at one path."""
     table: Any = config_tree(config)
     tree: Tree = table
     for step in path[:-1]:
@@ -113,7 +114,7 @@ def scenario_names() -> list[str]:
 
 
 def method_names(scenario: str) -> list[str]:
-    """Return every published method and those that a scenario composes."""
+    """Return the names of all published methods and of those that a scenario composes."""
     tree, _ = read_scenario(scenario)
     return _known_methods(tree.get("methods", {}))
 
@@ -135,7 +136,7 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
 
 
 def config_tree(config: Config) -> Tree:
-    """Return a configuration as tables: a scenario that repeats the run."""
+    """Return a configuration as TOML tables: a scenario that repeats the run."""
     return {name: to_tree(getattr(config, name)) for name in (*LABELS, *SECTIONS)}
 
 
@@ -144,7 +145,7 @@ class UnknownKeyError(InputError):
 
 
 def find_key(config: Config, key: str) -> list[str]:
-    """Return the path of a key given by its last name, or by as much of its path as makes it unique."""
+    """Return the full path of a key, given by its name or by enough of its path to make it unique."""
     wanted = key.split(".")
     keys = list(_keys(config))
     if wanted in keys:
@@ -213,12 +214,12 @@ def _known_methods(composed: Tree) -> list[str]:
     return [*METHODS, *(name for name in composed if name not in METHODS)]
 
 
-def _overlaid(tree: Tree, overlay: Tree) -> Tree:
-    """Return ``tree`` with the keys of ``overlay``; a table without a name changes the part there."""
+def _merge_tables(tree: Tree, overlay: Tree) -> Tree:
+    """Return ``tree`` with the keys of ``overlay``; a table without a name changes the existing part."""
     merged = dict(tree)
     for key, value in overlay.items():
         current = merged.get(key)
         if isinstance(value, dict) and "name" not in value and isinstance(current, dict):
-            value = _overlaid(current, value)
+            value = _merge_tables(current, value)
         merged[key] = value
     return merged

@@ -1,7 +1,8 @@
 """The classes that a configuration can name, by the key that holds them.
 
-A part from elsewhere gets a name by an entry here, for example ``PARTS["outgoing"]["clip"] = Clip``.
-Scenarios and messages to Flower's nodes can then name it too. Tasks are imported when they are used.
+Add an entry to name a part of your own, for example ``PARTS["outgoing"]["clip"] = Clip``.
+Scenarios and messages to Flower's nodes can then name it too. Tasks are given as strings, so that
+each is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 def part_class(key: str, name: str) -> type[Any]:
-    """Return the class that a key's name stands for."""
+    """Return the class that ``name`` stands for under ``key``."""
     entry: Any = PARTS[key][name]
     if isinstance(entry, str):
         module, _, attribute = entry.partition(":")
@@ -57,7 +58,7 @@ def part_class(key: str, name: str) -> type[Any]:
 
 
 def part_name(cls: type[Any]) -> str | None:
-    """Return the name of a class, None where it has none."""
+    """Return the name of a class, or None if it has none."""
     place = f"{cls.__module__}:{cls.__name__}"
     for choices in PARTS.values():
         for name, entry in choices.items():

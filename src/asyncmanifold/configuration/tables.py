@@ -1,7 +1,7 @@
 """Frozen dataclasses from TOML tables, and back.
 
 A *part* (a correction, a latency model, a task …) is a table with the ``name`` of a class and its
-hyper-parameters, or just the name. Everything that is wrong is one line: where, what, and what is allowed.
+hyper-parameters, or just the name. Every error is one line: where, what is wrong, and what is allowed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SECTION_CLASSES = ("Method", "LocalTraining", "Schedule", "Run")
 
 
 def to_tree(value: Any) -> Any:
-    """Return a dataclass as a table: parts with their names, nothing for what is not set by default."""
+    """Return a dataclass as a table: parts carry their names, and unset fields are omitted."""
     if isinstance(value, tuple):
         return [to_tree(entry) for entry in value]
     if not is_dataclass(value) or isinstance(value, type):
@@ -40,7 +40,7 @@ def to_tree(value: Any) -> Any:
 
 
 def build(cls: type[Any], table: Any, where: str) -> Any:
-    """Return an instance of a dataclass made from a table."""
+    """Build a dataclass from a table."""
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
     hints = get_type_hints(cls)
@@ -63,7 +63,7 @@ def build(cls: type[Any], table: Any, where: str) -> Any:
 
 
 def build_part(key: str, value: Any, where: str) -> Any:
-    """Return the part that a key's name or table describes."""
+    """Build the part that a name or a table under ``key`` describes."""
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a name or a table")
@@ -111,7 +111,7 @@ def check_keys(table: Tree, allowed: list[str] | tuple[str, ...], where: str) ->
 
 
 def suggestion(word: str, choices: list[str]) -> str:
-    """Return what a word may have meant and what is allowed, for the end of a message."""
+    """Return the end of an error message: the closest allowed word, and all allowed words."""
     close = difflib.get_close_matches(word, choices, n=1)
     hint = f", did you mean {close[0]!r}?" if close else ""
     return f"{hint} (allowed: {', '.join(choices) or 'none'})"

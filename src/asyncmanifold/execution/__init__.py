@@ -1,1 +1,1 @@
-"""Where jobs are trained: in this process, in others of this machine, on a Ray cluster."""
+"""Where jobs are trained: in this process, in worker processes, or on a Ray cluster."""

@@ -1,7 +1,8 @@
-"""Where jobs are trained: what every place has in common, and the nearest one, this process.
+"""Executors train jobs: the interface of all of them, and the one that trains in this process.
 
-A job is complete when it is dispatched, so it makes no difference to its result when and where it is
-trained. Every trainer runs on one torch thread: the same bits for any number of workers.
+A job is complete when it is dispatched, so its result does not depend on when and where it is trained.
+Every trainer uses one torch thread, because the order of a sum decides its last bit: results are the same
+bits for any number of workers.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ class Executor(Protocol):
     """Trains jobs. Submit each once; ask for each result once, then release it."""
 
     def submit(self, job: Job, arrival: float) -> None:
-        """Take a job that will be asked for around the virtual time ``arrival``."""
+        """Accept a job whose result will be needed around the virtual time ``arrival``."""
         ...
 
     def result(self, job: Job, remaining: int) -> Outcome:
-        """Return what the job came to.
+        """Return the job's outcome.
 
         At most ``remaining`` more results will be asked for, so no more than that are worth starting.
         """
         ...
 
     def release(self, job: Job) -> None:
-        """Forget a job: its result has been used, or is not wanted any more."""
+        """Forget a job whose result has been used or is no longer needed."""
         ...
 
     def close(self) -> None:
@@ -48,7 +49,7 @@ class InlineExecutor(Executor):
         pass
 
     def result(self, job: Job, remaining: int) -> Outcome:
-        return self._worker.train(job, self._offsets)  # where those of the last job were, which is released
+        return self._worker.train(job, self._offsets)  # the memory of the last job, which has been released
 
     def release(self, job: Job) -> None:
         pass

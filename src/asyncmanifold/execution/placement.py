@@ -1,4 +1,4 @@
-"""Where the jobs of a run are trained: chosen and checked before any work starts."""
+"""Where the jobs of a run are trained, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.execution.ahead import AheadExecutor
 from asyncmanifold.execution.executors import Executor, InlineExecutor
+from asyncmanifold.execution.prefetching import PrefetchingExecutor
 from asyncmanifold.execution.training_worker import Recipe
 
 EXECUTORS = ("inline", "process", "ray")
@@ -16,14 +16,14 @@ EXECUTORS = ("inline", "process", "ray")
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where jobs are trained; what they come to is the same everywhere.
+    """Where jobs are trained; the results are the same everywhere.
 
     Arguments:
         workers: how many jobs are trained at the same time.
-        executor: ``"inline"`` in this process; ``"process"`` in others of this machine; ``"ray"`` on a Ray
-            cluster. Without it: inline for one worker, processes for more.
-        ray_address: a running cluster, HOST:PORT or ``"auto"``; without it a local Ray is started and ended
-            with the run. A program that has called ``ray.init`` itself needs none: its cluster is used.
+        executor: ``"inline"`` in this process; ``"process"`` in worker processes; ``"ray"`` on a Ray cluster.
+            By default inline for one worker, and worker processes for more.
+        ray_address: a running cluster, HOST:PORT or ``"auto"``; by default a local Ray is started and ended
+            with the run. If the program has called ``ray.init`` itself, its cluster is used.
 
     >>> from asyncmanifold import Placement
     >>> Placement(workers=2)
@@ -43,7 +43,7 @@ class Placement:
             raise InputError(f"executor 'inline' is one process: workers={self.workers} must be 1")
         if self.ray_address is not None:
             if self.executor != "ray":
-                raise InputError(f"ray_address={self.ray_address!r} is for executor 'ray' alone")
+                raise InputError(f"ray_address={self.ray_address!r} is only for executor 'ray'")
             if self.ray_address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.ray_address):
                 raise InputError(f"ray_address={self.ray_address!r} must be HOST:PORT or auto")
         if self.executor == "ray":
@@ -59,9 +59,9 @@ class Placement:
         if self.executor == "ray":
             from asyncmanifold.execution.ray_workers import RayWorkers
 
-            return AheadExecutor(RayWorkers(recipe, self.workers, self.ray_address))
+            return PrefetchingExecutor(RayWorkers(recipe, self.workers, self.ray_address))
         if self.executor == "process" or self.workers > 1:
             from asyncmanifold.execution.process_workers import ProcessWorkers
 
-            return AheadExecutor(ProcessWorkers(recipe, self.workers))
+            return PrefetchingExecutor(ProcessWorkers(recipe, self.workers))
         return InlineExecutor(recipe)

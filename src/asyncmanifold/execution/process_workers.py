@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine and share memory with the server."""
+"""Worker processes on this machine, which share memory with the server."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.execution.ahead import Workers, held_at_most
+from asyncmanifold.execution.prefetching import Workers, most_jobs_held
 from asyncmanifold.execution.slots import SharedSlots, SlotAddress
 from asyncmanifold.execution.training_worker import (
     Array,
     Outcome,
     Recipe,
-    reply_of,
-    settle_process,
+    pack_reply,
+    prepare_training_process,
     statistics_arrays,
     statistics_from,
 )
@@ -36,14 +36,15 @@ from asyncmanifold.vectors import FlatModel
 class ProcessWorkers(Workers):
     """Worker processes.
 
-    A slot of shared memory holds a job's base model and, once trained, its offsets; the server reads
-    them there.
+    A slot of shared memory holds a job's base model and, once trained, its offsets; the server reads them
+    there, so they are never copied through a pipe. Processes are spawned, since forking a process that runs
+    threads, as torch does, is not safe.
     """
 
     def __init__(self, recipe: Recipe, count: int) -> None:
         self.count = count
         size = FlatModel(recipe.task.build_model(recipe.seed)).size
-        slots = held_at_most(count)
+        slots = most_jobs_held(count)
         self._slots = SharedSlots(slots, recipe.embedding.points, size)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}  # job number -> slot
@@ -57,13 +58,13 @@ class ProcessWorkers(Workers):
                 process = context.Process(
                     target=_work, args=(theirs, recipe, self._slots.address), daemon=True
                 )
-                with sheltered_from_interrupts():
+                with block_interrupts():
                     process.start()
                 theirs.close()
                 self._load[ours] = 0
                 self._processes.append(process)
             for connection in self._load:
-                _receive(connection)  # it has opened the slots
+                _receive(connection)  # it is ready: it has opened the slots
         except RunError as error:
             raise RunError(_NOT_STARTED) from error
         except (AttributeError, TypeError, PicklingError) as error:
@@ -76,7 +77,7 @@ class ProcessWorkers(Workers):
             self._slots.unlink()
 
     def start(self, job: Job) -> None:
-        """Write the job's model to a slot, and tell the worker that has least to do."""
+        """Write the job's model to a slot, and send the job to the least busy worker."""
         slot = self._slot_of[job.number] = self._free.pop()
         theta, _ = self._slots[slot]
         theta.copy_(job.theta)
@@ -88,7 +89,7 @@ class ProcessWorkers(Workers):
             raise RunError(_DIED) from error
 
     def wait(self) -> Iterator[int]:
-        """Take in what the workers have sent."""
+        """Wait for replies, and yield the numbers of the jobs that ended."""
         for connection in wait(list(self._load)):
             assert isinstance(connection, Connection)
             number, reply = _receive(connection)
@@ -97,7 +98,7 @@ class ProcessWorkers(Workers):
             yield number
 
     def outcome(self, number: int) -> Outcome:
-        """Return the outcome, with dense offsets where they lie in the job's slot."""
+        """Return the outcome; dense offsets are a view of the job's slot."""
         reply = self._replies[number]
         if isinstance(reply, Failure):
             return reply
@@ -107,7 +108,7 @@ class ProcessWorkers(Workers):
         return Parcel(received if OFFSETS in received else {OFFSETS: offsets, **received}, loss, seconds)
 
     def forget(self, number: int) -> None:
-        """Give the job's slot back."""
+        """Free the job's slot."""
         del self._replies[number]
         self._free.append(self._slot_of.pop(number))
 
@@ -121,8 +122,12 @@ class ProcessWorkers(Workers):
 
 
 @contextmanager
-def sheltered_from_interrupts() -> Iterator[None]:
-    """Start processes in this block that Ctrl-C does not reach: it is for the process that started them."""
+def block_interrupts() -> Iterator[None]:
+    """Start processes in this block with Ctrl-C blocked.
+
+    Ctrl-C goes to every process of a terminal. Only the main process shall react to it: it writes a
+    checkpoint and then ends its workers.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -142,7 +147,7 @@ _NOT_STARTED = (
 
 
 def _receive(connection: Connection) -> Any:
-    """Return a worker's next reply; its programming errors are raised here."""
+    """Return a worker's next reply; raise here what crashed the worker."""
     try:
         reply = connection.recv()
     except (EOFError, OSError) as error:
@@ -158,9 +163,9 @@ class _Crash:
 
 
 def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
-    """Train jobs in a worker process until the server hangs up."""
+    """Train jobs in a worker process until the server closes the connection."""
     try:
-        settle_process()
+        prepare_training_process()
         slots = SharedSlots.open(address)
         worker = recipe.worker()
         connection.send("ready")
@@ -168,7 +173,7 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
             slot, numbers, statistics = connection.recv()
             theta, offsets = slots[slot]
             job = Job(theta=theta, statistics=statistics_from(statistics), **numbers)
-            reply = reply_of(worker.train(job, offsets))
+            reply = pack_reply(worker.train(job, offsets))
             if not isinstance(reply, Failure):
                 _leave_in_slot(reply[0], offsets)
             connection.send((job.number, reply))
@@ -179,7 +184,7 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
 
 
 def _leave_in_slot(arrays: dict[str, Array], offsets: Tensor) -> None:
-    """Take dense offsets out of a reply: the server reads them in the slot."""
+    """Remove dense offsets from a reply: the server reads them in the slot."""
     sent = arrays.get(OFFSETS)
     if sent is not None and sent.shape == tuple(offsets.shape) and sent.dtype == np.float32:
         if sent.ctypes.data != offsets.data_ptr():

@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster, on this machine or on many."""
+"""Workers that are actors of a Ray cluster, on one or many machines."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from torch import Tensor
 
 import asyncmanifold
 from asyncmanifold.errors import InputError, RunError
-from asyncmanifold.execution.ahead import Workers
-from asyncmanifold.execution.process_workers import sheltered_from_interrupts
+from asyncmanifold.execution.prefetching import Workers
+from asyncmanifold.execution.process_workers import block_interrupts
 from asyncmanifold.execution.training_worker import (
     Array,
     Outcome,
     Recipe,
     Reply,
-    reply_of,
-    settle_process,
+    pack_reply,
+    prepare_training_process,
     statistics_arrays,
 )
 from asyncmanifold.server.outgoing import OFFSETS, Parcel
@@ -36,20 +36,21 @@ from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.vectors import Statistics
 
 START_SECONDS = 120.0
-"""How long to wait where there is no worker at all."""
+"""How long to wait for a first worker."""
 MOST_LOSSES = 3
-"""A job that loses its worker so often, or so many workers in a row that do not start, end the run."""
+"""The run ends if a job loses its worker this often, or if this many workers in a row fail to start."""
 ALIGN = 64
-"""Bytes. torch's own vectors begin at multiples of it, and sums over them take their order from it."""
+"""In bytes. torch's own vectors begin at multiples of it, and the order of a sum depends on where a vector
+begins: other vectors could change the last bit of a result."""
 
 
 class RayWorkers(Workers):
-    """Actors, each with a CPU of the cluster and a trainer of its own.
+    """Actors, each with one CPU of the cluster and its own trainer.
 
-    Everything large goes through Ray's object store, once: the task with its data when a run begins, a
-    model for all jobs that start from it. Workers read both where they lie. A worker that is lost costs
-    what it was doing: others train its jobs again, to the same bits, and a new one takes its place as soon
-    as the cluster has room.
+    Large objects are put into Ray's object store once: the task with its data when a run begins, and each
+    model, for all jobs that start from it. Workers read both there without a copy. If a worker is lost,
+    others train its jobs again, to the same bits, and a new worker replaces it as soon as the cluster has
+    room.
     """
 
     def __init__(self, recipe: Recipe, count: int, address: str | None) -> None:
@@ -71,32 +72,32 @@ class RayWorkers(Workers):
             self._actor = self._ray.remote(num_cpus=1)(TrainingActor)
             self._recipe = self._put_recipe(recipe)
             for _ in range(count):
-                self._hire()
+                self._start_worker()
             while not self._load:
-                self._welcome(self._first_ready())
+                self._add_worker(self._first_ready())
         except BaseException:
             self.close()
             raise
 
     def start(self, job: Job) -> None:
-        """Put the job's model into the object store, unless it is there, and tell a worker."""
+        """Put the job's model into the object store, unless it is there, and send the job to a worker."""
         if job.version not in self._models:
             model = (job.theta.numpy(), *statistics_arrays(job.statistics))
             self._models[job.version] = self._ray.put(model)
         self._users[job.version] += 1
-        self._place(job)
+        self._place_job(job)
 
     def wait(self) -> list[int]:
-        """Wait until a job has ended; meanwhile workers may come and go."""
+        """Wait until a job has ended; meanwhile workers may start or be lost."""
         while True:
             ready = self._first_ready()
             if ready in self._starting:
-                self._welcome(ready)
-            elif (number := self._finish(ready)) is not None:
+                self._add_worker(ready)
+            elif (number := self._finish_job(ready)) is not None:
                 return [number]
 
     def outcome(self, number: int) -> Outcome:
-        """Return the outcome as it lies in the object store."""
+        """Return the outcome; its offsets are a view of the object store."""
         reply = self._replies[number]
         if isinstance(reply, Failure):
             return reply
@@ -106,14 +107,14 @@ class RayWorkers(Workers):
         return Parcel({name: tensor_of(array) for name, array in kept.items()}, loss, seconds)
 
     def forget(self, number: int) -> None:
-        """Let the object store have the memory back."""
+        """Free the reply's memory in the object store."""
         del self._replies[number]
 
     def close(self) -> None:
-        """End the actors, and what was started with them."""
+        """End the actors, and the local Ray if this run started it."""
         self._replies.clear()
         if not self._is_guest:
-            with _undisturbed():
+            with _defer_signals():
                 self._ray.shutdown()
             return
         for actor in (*self._load, *self._starting.values()):
@@ -128,12 +129,12 @@ class RayWorkers(Workers):
             # Ray's own message is pages long.
             raise InputError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         actor = self._actor.remote(sys.path, [self._recipe])
         self._starting[actor.versions.remote()] = actor
 
     def _first_ready(self) -> Any:
-        """Wait for a worker that has started, or a job that has ended; return the reference to its reply."""
+        """Wait until a worker has started or a job has ended; return the reference to its reply."""
         waiting = [*self._running, *self._starting]
         timeout = None if self._load else START_SECONDS
         ready, _ = self._ray.wait(waiting, timeout=timeout)
@@ -145,8 +146,8 @@ class RayWorkers(Workers):
             )
         return ready[0]
 
-    def _welcome(self, reference: Any) -> None:
-        """Take in a worker that has started, and give it what nobody could do."""
+    def _add_worker(self, reference: Any) -> None:
+        """Add a worker that has started, and give it the jobs that had no worker."""
         actor = self._starting.pop(reference)
         try:
             versions = self._ray.get(reference)
@@ -154,7 +155,7 @@ class RayWorkers(Workers):
             self._failed_starts += 1
             if self._failed_starts >= MOST_LOSSES:
                 raise RunError(f"Ray workers do not start: {_last_line(error)}") from error
-            self._hire()
+            self._start_worker()
             return
         if versions != own_versions():
             raise InputError(f"a Ray worker has {versions}, must have {own_versions()} as it is here")
@@ -162,10 +163,10 @@ class RayWorkers(Workers):
         self._load[actor] = 0
         unplaced, self._unplaced = self._unplaced, []
         for job in unplaced:
-            self._place(job)
+            self._place_job(job)
 
-    def _place(self, job: Job) -> None:
-        """Give a job to the worker that has least to do; keep it where there is no worker now."""
+    def _place_job(self, job: Job) -> None:
+        """Send a job to the least busy worker, or keep it until there is a worker."""
         if not self._load:
             self._unplaced.append(job)
             return
@@ -174,17 +175,17 @@ class RayWorkers(Workers):
         reference = actor.train.remote(job.numbers(), self._models[job.version])
         self._running[reference] = (job, actor)
 
-    def _finish(self, reference: Any) -> int | None:
-        """Take in a reply; return the job's number, None where its worker was lost and it begins again."""
+    def _finish_job(self, reference: Any) -> int | None:
+        """Store a reply and return the job's number, or None if its worker was lost and it starts again."""
         job, actor = self._running.pop(reference)
         try:
             reply = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise RuntimeError(f"training failed in a Ray worker\n{error}") from None
         except self._ray.exceptions.RayError as error:
-            self._lose(job, actor, error)
+            self._replace_worker(job, actor, error)
             return None
-        if actor in self._load:  # it may have been lost since
+        if actor in self._load:  # the worker may have been lost since
             self._load[actor] -= 1
         self._replies[job.number] = reply
         self._losses.pop(job.number, None)
@@ -193,51 +194,52 @@ class RayWorkers(Workers):
             del self._users[job.version], self._models[job.version]
         return job.number
 
-    def _lose(self, job: Job, actor: Any, error: Exception) -> None:
-        """Start a worker in the place of one that was lost, and its job again."""
+    def _replace_worker(self, job: Job, actor: Any, error: Exception) -> None:
+        """Replace a lost worker, and start its job again."""
         if actor in self._load:
             del self._load[actor]
-            self._ray.kill(actor)  # it may be out of reach only
-            self._hire()
+            self._ray.kill(actor)  # it may be alive but out of reach
+            self._start_worker()
         self._losses[job.number] += 1
         if self._losses[job.number] >= MOST_LOSSES:
             raise RunError(
                 f"job {job.number} of client {job.client} lost its Ray worker {MOST_LOSSES} times "
                 f"(out of memory?)"
             ) from error
-        self._place(job)
+        self._place_job(job)
 
 
 class TrainingActor:
     """A worker in a Ray cluster.
 
-    It looks for modules where the server does too. The recipe, in a list, stays a reference until then.
+    It first extends ``sys.path`` by the server's, so that it finds the modules of the user's task. The recipe
+    is passed in a list because Ray would unpickle a bare reference before that.
     """
 
     def __init__(self, path: list[str], recipe: list[Any]) -> None:
         sys.path.extend(place for place in path if place not in sys.path)
-        settle_process()
+        prepare_training_process()
         self._worker = import_module("ray").get(recipe[0]).worker()
 
     def versions(self) -> dict[str, str]:
-        """Return what the worker runs: other versions may give other bits."""
+        """Return the worker's versions: other versions may give other bits."""
         return own_versions()
 
     def train(self, numbers: dict[str, int], model: tuple[Array, ...]) -> Reply:
-        """Return what a job came to."""
+        """Return the outcome of a job."""
         theta, *statistics = map(tensor_of, model)
-        return reply_of(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
+        return pack_reply(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
 
 
 def own_versions() -> dict[str, str]:
-    """Return the versions that decide about bits."""
+    """Return the versions of the packages that affect the bits of a result."""
     return {"asyncmanifold": asyncmanifold.__version__, "torch": torch.__version__}
 
 
 def tensor_of(array: Array) -> Tensor:
     """Return an array of the object store as a tensor, which must not be written to.
 
-    No copy is made where it lies as torch's own vectors do; Ray aligns all but small arrays.
+    An array that is aligned like torch's own vectors is not copied; Ray aligns all but small arrays.
     """
     if array.ctypes.data % ALIGN:
         return torch.tensor(array)
@@ -248,7 +250,7 @@ def tensor_of(array: Array) -> Tensor:
 
 @contextmanager
 def _tensors_as_arrays(ray: Any) -> Iterator[None]:
-    """Within this block tensors are put as numpy arrays: each once, and only what is seen of its memory.
+    """Make Ray store tensors as numpy arrays within this block: each once, and only the viewed part.
 
     By default Ray copies the whole memory behind every view into the pickle itself.
     """
@@ -260,7 +262,7 @@ def _tensors_as_arrays(ray: Any) -> Iterator[None]:
 
 
 def _pack(tensor: Tensor) -> tuple[Array, torch.dtype, torch.Size, bool]:
-    """Return a tensor as bytes, since numpy lacks some of torch's types."""
+    """Return a tensor as bytes, since numpy lacks some of torch's dtypes."""
     flat = tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
     return flat.numpy(), tensor.dtype, tensor.shape, tensor.requires_grad
 
@@ -271,14 +273,14 @@ def _unpack(packed: tuple[Array, torch.dtype, torch.Size, bool]) -> Tensor:
 
 
 def _connect(ray: Any, address: str | None, cpus: int) -> None:
-    """Join the cluster at ``address``, or start a local one; quietly."""
+    """Join the cluster at ``address``, or start a local one, without Ray's log messages."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of what is to come
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray prints a warning
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address not in (None, "auto"):
             _check_reachable(str(address))
-        with _undisturbed():
+        with _defer_signals():
             if address is None:
                 ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             else:
@@ -289,10 +291,11 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Put off Ctrl-C and SIGTERM until the end of the block, and keep the handlers that there were.
+def _defer_signals() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM until the end of the block, then restore the signal handlers.
 
-    Ray that is interrupted in its start or its end leaves processes behind; and it sets a handler of its own.
+    If Ray is interrupted while it starts or ends, it leaves processes behind; and it installs its own
+    handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -301,7 +304,7 @@ def _undisturbed() -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     handlers = [signal.signal(number, lambda number, _: caught.append(number)) for number in numbers]
     try:
-        with sheltered_from_interrupts():
+        with block_interrupts():
             yield
     finally:
         for number, handler in zip(numbers, handlers, strict=True):
@@ -311,7 +314,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise ``OSError`` where nobody listens: Ray itself tries for minutes."""
+    """Raise ``OSError`` if nothing listens at ``address``: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=5.0).close()
 

@@ -1,4 +1,4 @@
-"""Memory that the server and its workers share: a few slots, each for one job."""
+"""Shared memory of the server and its workers: a few slots, each for one job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SlotAddress:
-    """Where another process finds the slots, and their form."""
+    """The file and the shape of the slots, for another process."""
 
     path: str
     count: int
@@ -25,9 +25,9 @@ class SlotAddress:
 class SharedSlots:
     """Slots of shared memory, each for a base model and the offsets from it.
 
-    A file that is mapped by every process: in memory where there is room, else in the temporary folder.
-    Its name is removed as soon as all have opened it, so nothing is left behind. Rows begin at multiples
-    of 64 bytes, as torch's own vectors do: sums over them take the same order.
+    A file that every process maps into memory: in /dev/shm if there is room, else in the temporary folder.
+    Its name is removed as soon as all processes have opened it, so that nothing is left behind. Rows begin at
+    multiples of 64 bytes, like torch's own vectors: the order of a sum, and so its last bit, depends on that.
     """
 
     ALIGN = 16  # floats
@@ -44,7 +44,7 @@ class SharedSlots:
 
     @classmethod
     def open(cls, address: SlotAddress) -> SharedSlots:
-        """Return the slots that another process made."""
+        """Return the slots that another process created."""
         slots = cls.__new__(cls)
         slots.address = address
         slots._map()
@@ -58,7 +58,7 @@ class SharedSlots:
         return slot[:size], slot[start : start + points * size].view(points, size)
 
     def unlink(self) -> None:
-        """Remove the file's name; the memory stays until the last process lets go of it."""
+        """Remove the file's name; the memory stays until the last process closes it."""
         os.unlink(self.address.path)
 
     def _map(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker does, wherever it is: jobs in, outcomes out."""
+"""The work of every worker: train a job and return its outcome."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import Statistics
 
 Outcome = Parcel | Failure
-"""What a job came to."""
+"""The outcome of a job."""
 Array = npt.NDArray[np.generic]
 Reply = Failure | tuple[dict[str, Array], float, float]
-"""An outcome as it goes to another process: a parcel's arrays, loss and seconds."""
+"""An outcome in the form that is sent to another process: a parcel's arrays, loss and seconds."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a worker needs, the same for all jobs of a run."""
+    """Everything that a worker needs besides the job; the same for all jobs of a run."""
 
     task: Task
     embedding: Embedding
@@ -37,12 +37,12 @@ class Recipe:
     seed: int
 
     def worker(self) -> TrainingWorker:
-        """Return a worker with a module of its own."""
+        """Return a worker with its own module."""
         return TrainingWorker(self)
 
 
 class TrainingWorker:
-    """Trains one job after another; a failure becomes an outcome here, and stays one."""
+    """Trains one job after another; here, and only here, a diverging loss becomes a ``Failure``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -51,7 +51,7 @@ class TrainingWorker:
         self.size = self._trainer.size
 
     def train(self, job: Job, out: Tensor | None = None) -> Outcome:
-        """Return what leaves the client, or why nothing does; ``out`` is where offsets may go."""
+        """Return the parcel that the client sends, or the failure; offsets may be written to ``out``."""
         try:
             update = self._trainer.train(job, self._recipe.task.clients[job.client], out=out)
         except NonFiniteLoss as problem:
@@ -59,24 +59,27 @@ class TrainingWorker:
         return pack_update(update, job, self._recipe.outgoing, self._recipe.seed)
 
 
-def settle_process() -> None:
-    """Prepare a process that does nothing but train."""
+def prepare_training_process() -> None:
+    """Prepare a process that only trains.
+
+    One thread, since the order of a sum decides its last bit; freed memory is kept for the next batch.
+    """
     torch.set_num_threads(1)
     keep_freed_memory()
 
 
 def statistics_arrays(statistics: Statistics) -> tuple[Array, ...]:
-    """Return statistics in a form that goes to another process."""
+    """Return statistics as arrays, to be sent to another process."""
     return tuple(tensor.numpy() for tensor in statistics)
 
 
 def statistics_from(arrays: Iterable[Array]) -> Statistics:
-    """Return statistics that came from another process."""
+    """Return statistics that another process sent as arrays."""
     return Statistics(*(torch.from_numpy(array) for array in arrays))
 
 
-def reply_of(outcome: Outcome) -> Reply:
-    """Return an outcome in a form that goes to another process."""
+def pack_reply(outcome: Outcome) -> Reply:
+    """Return an outcome in the form that is sent to another process."""
     if isinstance(outcome, Failure):
         return outcome
     arrays = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}

@@ -34,15 +34,15 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 class AsyncServer:
     """Trains a model on a grid of nodes with any method of this library.
 
-    Flower's own strategies wait for a round. This server gives every node a job, absorbs whatever comes back
-    the moment it does, and gives that node its next job at once.
+    Flower's own strategies wait for a round. This server gives every node a job, absorbs each reply the
+    moment it arrives, and gives that node its next job at once.
 
     Arguments:
-        model: says which arrays are trained and which are statistics; it is left as it is.
-        method: a published method's name, or one put together from parts.
+        model: defines which arrays are trained and which are statistics; it is not modified.
+        method: the name of a published method, or a ``Method`` composed of parts.
         training: how nodes train.
         policy: how nodes are treated.
-        seed: what all random numbers of the run are derived from.
+        seed: the seed of all random numbers of the run.
 
     >>> from torch import nn
     >>> from asyncmanifold.flower import AsyncServer, Policy
@@ -63,7 +63,7 @@ class AsyncServer:
         for part in (self.method.embedding, *self.method.outgoing):
             if part_name(type(part)) is None:
                 raise InputError(
-                    f"{type(part).__name__} has no name, so nodes cannot be told of it: enter it in PARTS, "
+                    f"{type(part).__name__} has no name that a message could carry: enter it in PARTS, "
                     "in the server app and in the client app"
                 )
         self.model = model
@@ -89,21 +89,21 @@ class AsyncServer:
         """Absorb updates and return the final arrays and the metrics, keyed by update.
 
         Arguments:
-            grid: Flower's.
+            grid: Flower's grid.
             initial_arrays: the model to start from, a state dict.
             num_updates: how many updates are accepted.
-            train_config: sent along with every job, for the app's own use.
-            evaluate_fn: takes the number of updates and the arrays, first at 0, and returns metrics; the
-                first of them is the one that is reported.
+            train_config: sent with every job, for the app's own use.
+            evaluate_fn: takes the number of updates and the arrays and returns metrics, of which the first is
+                reported; the first call is at update 0.
             evaluate_every: updates between two evaluations.
-            target: the score whose first reaching is reported.
+            target: a score; the first update that reaches it is reported.
             out: the run's directory, like the simulator's: an accepted update is on disk before the next one
                 is absorbed.
-            resume: go on after the last update in ``out``.
-            config: the configuration that is written there; by default one is made.
+            resume: continue after the last update in ``out``.
+            config: the configuration to write to ``out``; by default it is made from the arguments.
             labels: ``scenario``, ``method`` and ``seed`` as summaries and reports name them.
 
-        Raises ``RunError`` where the run cannot go on.
+        Raises ``RunError`` if the run cannot continue.
         """
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())
@@ -133,7 +133,7 @@ class AsyncServer:
 
 
 def _judge(evaluate: Evaluate | None) -> Judge:
-    """Return an app's own evaluation as the session calls it."""
+    """Return an app's evaluation function in the form that the session calls."""
 
     def judge(updates: int, model: FlatModel) -> dict[str, float]:
         found = None if evaluate is None else evaluate(updates, array_record(model.named_tensors()))

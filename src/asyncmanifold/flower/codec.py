@@ -1,7 +1,7 @@
-"""Jobs and updates as Flower's records, and back. Arrays travel as raw numbers, never as pickles.
+"""Convert jobs and updates to Flower's records, and back. Arrays are sent as raw numbers, never as pickles.
 
-A job goes out as one array record (the model as one vector, its statistics beside it) and one line of JSON
-that says what to do with it. An update comes back as one array record and a metric record.
+A job is one array record (the model as one vector, and its statistics) and one line of JSON that says what to
+do with it. An update is one array record and one metric record.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from asyncmanifold.vectors import Statistics
 
 ARRAYS = "asyncmanifold"
 """The array record of a job or an update."""
-ORDER = "asyncmanifold.job"
-"""The config record that says what to do."""
+REQUEST = "asyncmanifold.job"
+"""The config record of a training request."""
 METRICS = "metrics"
 CONFIG = "config"
-"""The record of the app's own train config, under Flower's usual name."""
+"""The config record of the app's own train config, under Flower's usual name."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a client needs besides its own model, loss and data."""
+class TrainingRequest:
+    """A request to train: everything that a client needs besides its own model, loss and data."""
 
     job: Job
     embedding: Embedding
@@ -46,7 +46,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """What came back: the update on its way, and what the client says about its data."""
+    """A client's reply: its update, and what it says about its data."""
 
     parcel: Parcel
     examples: int
@@ -54,30 +54,30 @@ class Report:
 
 
 def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
-    """Return a model as it travels; the same one serves every job that starts from this version."""
+    """Return a model as a record; one record serves every job that starts from this version."""
     return array_record({"theta": theta, **statistics.named("statistics")})
 
 
-def job_content(order: Order, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
-    """Return the content of a message that asks for a job."""
+def job_content(request: TrainingRequest, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
+    """Return the content of a message that requests a job."""
     what = {
-        "job": order.job.numbers(),
-        "seed": order.seed,
-        "embedding": to_tree(order.embedding),
-        "outgoing": to_tree(order.outgoing),
-        "training": to_tree(order.training),
+        "job": request.job.numbers(),
+        "seed": request.seed,
+        "embedding": to_tree(request.embedding),
+        "outgoing": to_tree(request.outgoing),
+        "training": to_tree(request.training),
     }
-    return RecordDict({ARRAYS: model, ORDER: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
+    return RecordDict({ARRAYS: model, REQUEST: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
 
 
-def read_job(message: Message) -> Order:
-    """Return the job that a message asks for."""
+def read_job(message: Message) -> TrainingRequest:
+    """Return the training request in a message."""
     content = message.content
-    if ORDER not in content.config_records:
+    if REQUEST not in content.config_records:
         raise InputError("this message was not sent by an asyncmanifold server: it has no job")
-    what: dict[str, Any] = json.loads(str(content.config_records[ORDER]["json"]))
+    what: dict[str, Any] = json.loads(str(content.config_records[REQUEST]["json"]))
     theta, statistics = read_model(content)
-    return Order(
+    return TrainingRequest(
         job=Job(theta=theta, statistics=statistics, **what["job"]),
         embedding=build_part("embedding", what["embedding"], "job: embedding"),
         outgoing=tuple(build_part("outgoing", part, "job: outgoing") for part in what["outgoing"]),
@@ -109,7 +109,7 @@ def read_reply(content: RecordDict) -> Report:
     try:
         tensors = _tensors(content.array_records[ARRAYS])
         metrics = content.metric_records[METRICS]
-    except Exception as problem:  # whatever a stranger's bytes bring about
+    except Exception as problem:  # untrusted bytes may raise anything
         reason = " ".join(str(problem).split()) or type(problem).__name__
         raise Rejected(f"malformed reply: {reason}") from problem
     examples = _number(metrics, "num-examples")
@@ -121,7 +121,7 @@ def read_reply(content: RecordDict) -> Report:
 
 
 def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return tensors by name, such as a state dict, as Flower's own strategies hand them around."""
+    """Return named tensors, such as a state dict, as the record that Flower's own strategies use."""
     return ArrayRecord({name: Array(tensor.contiguous().numpy()) for name, tensor in tensors.items()})
 
 

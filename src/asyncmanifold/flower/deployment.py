@@ -1,7 +1,7 @@
-"""The loop of a deployment: who is there, what is in flight, and what comes back.
+"""The loop of a deployment: which nodes are present, which jobs are in flight, and which replies arrive.
 
-``grid.push_messages`` and ``grid.pull_messages`` do not block, so that a server of stock Flower need not wait
-for anybody. Replies of one pull are absorbed one at a time, in the order in which their jobs were sent.
+``grid.push_messages`` and ``grid.pull_messages`` do not block, so a server on stock Flower never has to wait
+for a slow node. Replies of one pull are absorbed one at a time, in the order in which their jobs were sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asyncmanifold.flower.codec import (
     ARRAYS,
     CONFIG,
     METRICS,
-    Order,
+    TrainingRequest,
     job_content,
     model_record,
     read_reply,
@@ -34,7 +34,7 @@ from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
 
 GRACE_SECONDS = 60.0
-"""How long after its deadline a job is given up even if Flower says nothing."""
+"""How long after its deadline a job counts as failed even if Flower reports nothing."""
 ERRORS = {
     2: "the client app raised an exception",
     3: "no reply within the deadline",
@@ -46,7 +46,7 @@ log = logging.getLogger("flwr")
 
 @dataclass(frozen=True)
 class SentJob:
-    """A job under way to a node and back."""
+    """A job that was sent to a node and has not come back."""
 
     job: Job
     node: Node
@@ -54,12 +54,12 @@ class SentJob:
 
 
 class Deployment:
-    """Who arrives when, on a grid of nodes; everything else is the session's."""
+    """Decides which update arrives when, on a grid of nodes; the session does everything else."""
 
     def __init__(
         self, grid: Grid, session: Session, policy: Policy, train_config: ConfigRecord, journal: Journal
     ) -> None:
-        """Start where the journal's last checkpoint left off, if it has one."""
+        """Continue from the journal's last checkpoint, if there is one."""
         self._grid, self._session, self._policy, self._journal = grid, session, policy, journal
         self._train_config = train_config
         self._nodes = Nodes(policy.patience, policy.rest_seconds)
@@ -70,12 +70,12 @@ class Deployment:
         journal.restore(self._unpack)
 
     def run(self) -> dict[int, float]:
-        """Absorb updates until there are enough; return how the best model does on each node's data."""
+        """Absorb updates until the run is finished; return the best model's score on each node's data."""
         self._seen = self._now
         if self._session.state.updates == 0 and self._session.best is None:
             self._session.evaluate(self._now)
         while not self._session.is_finished:
-            self._meet()
+            self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
             replies = self._pull()
@@ -89,37 +89,37 @@ class Deployment:
     def _now(self) -> float:
         return self._session.seconds
 
-    def _meet(self) -> None:
-        """Ask from time to time who is there."""
+    def _refresh_nodes(self) -> None:
+        """Update the list of nodes, once per polling interval."""
         if self._now - self._met < self._policy.meet_seconds:
             return
         self._met = self._now
-        came, went = self._nodes.meet(self._grid.get_node_ids())
+        came, went = self._nodes.update_present(self._grid.get_node_ids())
         for kind, nodes in (("joined", came), ("left", went)):
             for node in nodes:
                 self._session.write(kind, time=self._now, client=node.client, node=node.id)
                 log.info("node %s (client %s) %s", node.id, node.client, kind)
 
     def _wait(self) -> None:
-        """Sleep a little; where nobody is there for too long, give up."""
+        """Sleep for one polling interval; give up if no node is present for too long."""
         if self._nodes.present or self._sent:
             self._seen = self._now
         elif self._now - self._seen > self._policy.wait_seconds:
-            raise RunError(f"no node was there for {self._policy.wait_seconds:g} s: resume when there is one")
+            raise RunError(f"no node for {self._policy.wait_seconds:g} s: resume when one is present")
         time.sleep(self._policy.poll_seconds)
 
     def _give_up_late_jobs(self) -> None:
-        """Take a job for failed that is long past its deadline, though Flower has not said so."""
+        """Count jobs as failed that are long past their deadline, although Flower has not reported it."""
         if self._policy.deadline is None:
             return
         latest = self._now - self._policy.deadline - GRACE_SECONDS
         late = [message_id for message_id, sent in self._sent.items() if sent.dispatched < latest]
         for message_id in late:
-            sent = self._land(message_id)
-            self._note_refusal(sent, self._session.refuse(sent.job, "failed", ERRORS[3], **self._where(sent)))
+            sent = self._take_landed(message_id)
+            self._note_refusal(sent, self._session.refuse(sent.job, "failed", ERRORS[3], **self._facts(sent)))
 
     def _dispatch(self) -> None:
-        """Give a job to every node that can take one; all go out in one push."""
+        """Give a job to every node that can take one; all are sent in one push."""
         if self._session.is_finished or (self._session.method.synchronous and self._sent):
             return
         going: list[SentJob] = []
@@ -131,7 +131,7 @@ class Deployment:
             self._sent.update(zip(message_ids, going, strict=True))
 
     def _next_node(self) -> Node | None:
-        """Return the node that is sent the next job, chosen among those that have fewest."""
+        """Return the node for the next job, chosen among those with the fewest jobs."""
         depth = 1 if self._session.method.synchronous else self._policy.queue_depth
         free = self._nodes.free(self._now, depth)
         busy = sum(node.in_flight > 0 for node in self._nodes.known.values())
@@ -147,11 +147,11 @@ class Deployment:
         job, session = sent.job, self._session
         if self._encoded is None or self._encoded[0] != job.version:
             self._encoded = job.version, model_record(job.theta, job.statistics)
-        order = Order(
+        request = TrainingRequest(
             job, session.method.embedding, session.method.outgoing, session.training, session.run.seed
         )
         return Message(
-            content=job_content(order, self._encoded[1], self._train_config),
+            content=job_content(request, self._encoded[1], self._train_config),
             message_type=MessageType.TRAIN,
             dst_node_id=sent.node.id,
             group_id=str(job.version),
@@ -159,26 +159,26 @@ class Deployment:
         )
 
     def _pull(self) -> list[tuple[SentJob, Message]]:
-        """Return what has come back, in the order in which it was sent out."""
+        """Return the replies that have arrived, in the order in which their jobs were sent."""
         if not self._sent:
             return []
         replies = self._grid.pull_messages(list(self._sent))
-        landed = [(self._land(reply.metadata.reply_to_message_id), reply) for reply in replies]
+        landed = [(self._take_landed(reply.metadata.reply_to_message_id), reply) for reply in replies]
         return sorted(landed, key=lambda pair: pair[0].job.number)
 
-    def _land(self, message_id: str) -> SentJob:
+    def _take_landed(self, message_id: str) -> SentJob:
         sent = self._sent.pop(message_id)
         sent.node.in_flight -= 1
         return sent
 
     def _absorb(self, sent: SentJob, reply: Message) -> None:
         """Absorb a reply, give its node the next job, then evaluate and write a checkpoint."""
-        session, job, node, where = self._session, sent.job, sent.node, self._where(sent)
+        session, job, node, where = self._session, sent.job, sent.node, self._facts(sent)
         if session.is_finished:
             return
         try:
             if reply.has_error():
-                record = session.refuse(job, "failed", _in_words(reply.error), **where)
+                record = session.refuse(job, "failed", _describe_error(reply.error), **where)
             else:
                 report = read_reply(reply.content)
                 weight = self._nodes.weight(node, report.examples)
@@ -189,7 +189,7 @@ class Deployment:
             self._note_refusal(sent, record)
             return
         node.examples, node.partition = report.examples, report.partition
-        self._nodes.accepted(node)
+        self._nodes.record_success(node)
         log.info(
             "update %s/%s: client %s, staleness %s, loss %.4f",
             *(record["update"], session.run.updates, node.client, record["staleness"], record["loss"]),
@@ -199,18 +199,18 @@ class Deployment:
         self._journal.checkpoint(self._pack())
 
     def _note_refusal(self, sent: SentJob, record: Record) -> None:
-        """Hold a refused job against its node; one with too many of them rests."""
+        """Count a refused job as its node's failure; after too many the node rests."""
         node, kind = sent.node, record["kind"]
         log.warning("client %s %s: %s", node.client, kind, record["reason"])
-        if seconds := self._nodes.failed(node, kind, self._now):
+        if seconds := self._nodes.record_failure(node, kind, self._now):
             self._session.write("resting", time=self._now, client=node.client, seconds=seconds)
             log.warning("client %s rests for %g s", node.client, seconds)
 
-    def _where(self, sent: SentJob) -> dict[str, Any]:
+    def _facts(self, sent: SentJob) -> dict[str, Any]:
         return {"time": self._now, "node": sent.node.id, "dispatched": sent.dispatched}
 
     def _client_scores(self) -> dict[int, float]:
-        """Ask every node how the best model does on its data; return the scores of those that answer."""
+        """Ask every node to evaluate the best model on its data; return the scores that arrive."""
         if not self._policy.evaluate_clients:
             return {}
         best = self._session.best
@@ -227,7 +227,7 @@ class Deployment:
         return dict(_scores(replies, self._nodes, next(iter(self._session.metrics), None)))
 
     def _pack(self) -> dict[str, Any]:
-        """Return all that the rest of the run depends on, but for jobs in flight: they are sent anew."""
+        """Return everything that the rest of the run depends on, except jobs in flight: those are resent."""
         known = self._nodes.known.values()
         return {
             **self._session.pack(),
@@ -239,8 +239,8 @@ class Deployment:
         self._nodes.known = {entry[0]: Node(*entry) for entry in packed["nodes"]}
 
 
-def _in_words(error: Error) -> str:
-    """Return an error of Flower's in one line; its reason may be a whole traceback."""
+def _describe_error(error: Error) -> str:
+    """Return one of Flower's errors as one line; its reason may be a whole traceback."""
     lines = [line.strip() for line in (error.reason or "").splitlines() if line.strip()]
     known = ERRORS.get(error.code, f"error {error.code}")
     return f"{known}: {lines[-1][:200]}" if lines else known

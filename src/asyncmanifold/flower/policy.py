@@ -1,4 +1,4 @@
-"""How a deployment treats its nodes."""
+"""Settings for how a deployment treats its nodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class Policy:
     """How a deployment treats its nodes.
 
     Arguments:
-        queue_depth: jobs that a node has at a time, 1 or 2. 2 hides much of Flower's fixed cost per message,
-            for one more version of staleness.
+        queue_depth: jobs per node at a time, 1 or 2. 2 hides much of Flower's fixed cost per message, but
+            adds one version of staleness.
         concurrency: the most nodes that have a job at the same time.
         deadline: seconds after which a job counts as failed.
         patience: failures in a row after which a node rests.
-        rest_seconds: how long it rests; each further time twice as long.
-        wait_seconds: how long to wait when no node is there, or none answers.
+        rest_seconds: how long it rests; twice as long each further time.
+        wait_seconds: how long to wait when no node is present, or none answers.
         poll_seconds: the polling interval for replies.
-        meet_seconds: the polling interval for which nodes are there.
-        evaluate_clients: ask every node at the end how the best model does on its data.
+        meet_seconds: the polling interval for the list of nodes.
+        evaluate_clients: at the end, ask every node to evaluate the best model on its data.
 
     >>> from asyncmanifold.flower import Policy
     >>> Policy(queue_depth=2, deadline=600.0).patience

@@ -1,4 +1,4 @@
-"""The client's side: a message in, a reply out. The training is the library's own."""
+"""The client's side: functions that turn a server's message into a reply."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from asyncmanifold.vectors import FlatModel
 def train_reply(
     message: Message, context: Context, model: nn.Module, loss: Loss, data: Any, *, threads: int = 1
 ) -> Message:
-    """Return the reply to a server's job: train ``model`` on ``data`` as the message says.
+    """Train ``model`` on ``data`` as a server's message says, and return the reply.
 
     Arguments:
-        message: the server's.
-        context: the node's.
-        model: taken over; its weights are replaced by the message's.
-        loss: takes outputs and targets, returns a tensor of one number.
+        message: the server's message.
+        context: the node's context.
+        model: modified in place; its weights are replaced by the message's.
+        loss: takes outputs and targets, returns a scalar tensor.
         data: (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
-        threads: torch threads; one makes a job repeatable to the last bit.
+        threads: torch threads; with one, a job is repeatable to the last bit.
 
     >>> from flwr.clientapp import ClientApp
     >>> from torch import nn
@@ -40,11 +40,11 @@ def train_reply(
     ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
     ...     return train_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
-    order, examples = read_job(message), as_data(data)
+    request, examples = read_job(message), as_data(data)
     with torch_threads(threads):
-        trainer = Trainer(model, loss, order.embedding, order.training, order.seed)
-        update = trainer.train(order.job, examples)
-    parcel = pack_update(update, order.job, order.outgoing, order.seed)
+        trainer = Trainer(model, loss, request.embedding, request.training, request.seed)
+        update = trainer.train(request.job, examples)
+    parcel = pack_update(update, request.job, request.outgoing, request.seed)
     return Message(reply_content(parcel, len(examples), partition_of(context)), reply_to=message)
 
 
@@ -58,12 +58,12 @@ def evaluate_reply(
     metrics: Mapping[str, Callable[[], Metric]] | None = None,
     threads: int = 1,
 ) -> Message:
-    """Return the reply to a server's question how its model does on ``data``.
+    """Evaluate the server's model on ``data``, and return the reply.
 
     Arguments are those of ``train_reply``, and:
 
     Arguments:
-        metrics: how outputs are judged; accuracy where it is not given.
+        metrics: how outputs are scored; accuracy by default.
 
     >>> from flwr.clientapp import ClientApp
     >>> from torch import nn
@@ -84,6 +84,6 @@ def evaluate_reply(
 
 
 def partition_of(context: Context) -> int | None:
-    """Return which part of a divided data set the node has, where it was started with ``partition-id``."""
+    """Return the node's part of a partitioned dataset, if the node was started with ``partition-id``."""
     partition = context.node_config.get("partition-id")
     return partition if isinstance(partition, int) else None

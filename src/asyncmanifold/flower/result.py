@@ -1,4 +1,4 @@
-"""A run's records as Flower's own strategies return them, with updates in place of rounds."""
+"""A run's records in the form that Flower's own strategies return, with updates in place of rounds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel
 
 PLACES = ("kind", "update", "version", "time", "wall_seconds")
-"""What an evaluation's record has besides its scores."""
+"""The fields of an evaluation's record that are not scores."""
 TRAIN_METRICS = ("loss", "train_seconds", "staleness", "client")
 
 
 def flower_result(model: FlatModel, records: Iterable[Record], scores: Mapping[int, float]) -> FlowerResult:
-    """Return the final arrays and the metrics; ``scores`` are those of the clients at the end."""
+    """Return the final arrays and the metrics; ``scores`` are the clients' final scores."""
     result = FlowerResult(arrays=array_record(model.named_tensors()))
     last, metric = 0, "score"
     for record in records:

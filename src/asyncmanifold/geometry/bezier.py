@@ -33,7 +33,7 @@ def bernstein(degree: int, t: float) -> list[float]:
 def de_casteljau(
     controls: Sequence[Where], t: float, geodesic: Callable[[Where, Where, float], Where]
 ) -> Where:
-    """Return the place ``t`` on a Bézier curve, by repeated geodesics between neighbouring control points.
+    """Return the point at ``t`` on a Bézier curve, by repeated geodesics between neighbouring control points.
 
     >>> de_casteljau([0.0, 4.0, 0.0], 0.5, lambda a, b, t: a + t * (b - a))
     2.0
@@ -79,7 +79,7 @@ def chord_parameter(gram: Floats, fraction: float) -> float:
     if target <= 0.0:
         return 0.0
     coefficients = squared_chord(gram)
-    slope = [m * a for m, a in enumerate(coefficients)][:1:-1]  # highest power first, a factor t less
+    slope = [m * a for m, a in enumerate(coefficients)][:1:-1]  # highest power first, divided by t
     critical = sorted(float(root.real) for root in np.roots(slope))
     low = 0.0
     for high in [t for t in critical if 0.0 < t < 1.0] + [1.0]:

@@ -1,15 +1,15 @@
-"""Where something that grows along a curve first reaches a given size."""
+"""Find where a distance along a curve first reaches a given value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 SCAN = 32
-"""Places at which a curve is looked at to find the first that is far enough."""
+"""Points at which a curve is evaluated to find the first that is far enough."""
 SECANTS = 26
-"""Most steps within the piece that holds the place; a handful is enough."""
+"""The most secant steps within the interval that holds the crossing; a handful usually suffices."""
 CLOSE = 1e-6
-"""How far a distance may be off, as a share of it; single precision knows little more."""
+"""The relative error allowed in a distance; single precision is hardly more exact."""
 
 
 def first_crossing(distance: Callable[[float], float], whole: float, fraction: float) -> float:
@@ -31,17 +31,17 @@ def first_crossing(distance: Callable[[float], float], whole: float, fraction: f
     for k in range(1, SCAN + 1):
         high, above = k / SCAN, whole - target if k == SCAN else surplus(k / SCAN)
         if above >= 0.0:
-            return _crossing(surplus, (low, below), (high, above), CLOSE * target)
+            return _refine_crossing(surplus, (low, below), (high, above), CLOSE * target)
         low, below = high, above
     return 1.0
 
 
-def _crossing(
+def _refine_crossing(
     function: Callable[[float], float], low: tuple[float, float], high: tuple[float, float], close: float
 ) -> float:
     """Return where a function that rises from below 0 at ``low`` to ``high`` is within ``close`` of 0.
 
-    Secants, Illinois' way: an end that stays twice counts half, so that both ends move.
+    Secants with the Illinois rule: the value at an end that is kept twice is halved, so that both ends move.
     """
     (left, below), (right, above) = low, high
     kept = 0

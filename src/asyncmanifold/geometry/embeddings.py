@@ -1,7 +1,7 @@
 """What a client learns and sends: a point, or a curve that leads to it.
 
 An embedding maps [0, 1] into parameter space. It is given by n free control points, sent as *offsets*
-from the model that the client started from; the last one is the local model. It also says how it is trained:
+from the model that the client started from; the last one is the local model. It also defines its training:
 where interior control points start, which ones a step moves, and whether the model leaves the curve.
 """
 
@@ -22,24 +22,24 @@ from asyncmanifold.geometry.crossing import first_crossing
 from asyncmanifold.geometry.spaces import Space
 
 Geodesic = Callable[[Tensor, Tensor, float], Tensor]
-"""Takes two points and a share of the way from the first to the second; returns the point there."""
+"""Takes two points and a fraction of the way from the first to the second; returns that point."""
 DIFFERENCE = 1e-6
-"""The distance of two places for a numerical slope."""
+"""The step of a numerical derivative."""
 
 
 class Surroundings(Protocol):
-    """The model at a place on the curve, in the middle of a training step."""
+    """The model at a position on the curve, during a training step."""
 
     size: int
     """The number P of parameters."""
 
     @property
     def random(self) -> np.random.Generator:
-        """Random numbers of this job, for nothing but leaving the curve."""
+        """The job's random generator, used only for leaving the curve."""
         ...
 
     def gradient(self) -> Tensor:
-        """Return the gradient of the batch's loss here, by a pass of its own."""
+        """Return the gradient of the batch's loss here, by an extra forward and backward pass."""
         ...
 
     def shift(self, direction: Tensor, length: float) -> None:
@@ -51,8 +51,8 @@ class Surroundings(Protocol):
 class Embedding:
     """A map from [0, 1] into parameter space that starts at the client's base model.
 
-    A subclass says how many free control points it has and what each one weighs at a place; everything else
-    follows from that, or may be overridden where there is an exact or faster way. A whole one:
+    A subclass defines how many free control points it has and the weight of each at ``t``; everything else
+    follows from that, or may be overridden by an exact or faster way. A complete example:
 
     >>> from dataclasses import dataclass
     >>> import numpy as np
@@ -91,11 +91,11 @@ class Embedding:
         return [(after - before) / (high - low) for before, after in pairs]
 
     def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
-        """Return the place ``t`` on a curved space; ``controls`` has the base model first."""
+        """Return the point at ``t`` on a curved space; ``controls`` has the base model first."""
         raise TypeError(f"{type(self).__name__} does not say how it runs on a curved space")
 
     def parameter(self, gram: Floats, fraction: float) -> float:
-        """Return where a step of ``fraction`` ends: its chord is that share of the whole chord.
+        """Return the t where a step of ``fraction`` ends: its chord is that fraction of the whole chord.
 
         ``gram`` holds the inner products of the offsets.
         """
@@ -115,27 +115,27 @@ class Embedding:
         return first_crossing(distance, space.distance(controls[0], controls[-1]), fraction)
 
     def interior_shares(self) -> list[float]:
-        """Return where interior control points start the curve phase, as shares of the chord.
+        """Return where interior control points start the curve phase, as fractions of the chord.
 
-        Empty where they stay at the base model.
+        Empty if they stay at the base model.
         """
         return []
 
     def draw(self, random: np.random.Generator) -> float:
-        """Return the place, in (0, 1], that a batch of the curve phase is trained at."""
+        """Draw the position, in (0, 1], at which a batch of the curve phase is trained."""
         return 1.0 - float(random.random())
 
     def trained(self, active: list[int]) -> list[int]:
-        """Return which control points a step of the curve phase moves, of those that weigh something."""
+        """Return which control points a step of the curve phase moves, out of those with a nonzero weight."""
         return active
 
     def leave(self, surroundings: Surroundings) -> None:
-        """Move the model off the curve before a batch of the curve phase; by default it stays."""
+        """Move the model off the curve before a batch of the curve phase; by default it stays on it."""
 
 
 @dataclass(frozen=True)
 class Point(Embedding):
-    """The straight line to the local model: every method but AsyncBezier.
+    """The straight line to the local model, used by every method except AsyncBezier.
 
     >>> from asyncmanifold import Point
     >>> Point().weights(0.3)
@@ -175,8 +175,8 @@ class Bezier(Embedding):
         interior_start: where interior control points begin the curve phase: at the ``"base"`` model, as in
             the paper, or spread evenly on the ``"chord"``.
         freeze_end: keep the end point as the point phase left it.
-        step: where a step of fraction s ends: where the ``"chord"`` has s times its whole length, or at the
-            curve's own ``"parameter"`` t = s.
+        step: where a step of fraction s ends: where the ``"chord"`` has s times the whole chord's length, or
+            at the curve ``"parameter"`` t = s.
 
     >>> from asyncmanifold import Bezier
     >>> Bezier(2).weights(0.5)
@@ -231,7 +231,7 @@ class Tunnel(Bezier):
 
     Arguments:
         radius: ε, at least 0. Other arguments are those of ``Bezier``.
-        sharpness_aware: u is the direction in which the loss rises most (SAM), which takes a second pass;
+        sharpness_aware: u is the direction in which the loss rises fastest (SAM), which takes a second pass;
             otherwise u is random in the unit ball.
 
     >>> from asyncmanifold import Tunnel

@@ -1,8 +1,8 @@
-"""The maps of a manifold that a space needs, taken from geoopt or put in their place.
+"""The maps of a manifold that a space needs: geoopt's, or replacements.
 
-Where geoopt has exp, log and transport they are used. The Stiefel manifolds have no log: there the polar
-retraction R_X(V) = (X + V)(I + VᵀV)^(−1/2) and its inverse stand for exp and log, and projection for
-transport, which is what convergence theory asks of a retraction. Others are refused by name.
+If geoopt has exp, log and transport, they are used. The Stiefel manifolds have no log: there the polar
+retraction R_X(V) = (X + V)(I + VᵀV)^(−1/2) and its inverse replace exp and log, and projection replaces
+transport, which is what convergence theory requires of a retraction. Other manifolds are refused by name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from asyncmanifold.errors import InputError
 
 
 class Maps(Protocol):
-    """What a manifold can do, for points and tangent vectors in its own shape."""
+    """The maps of a manifold, for points and tangent vectors in its own shape."""
 
     manifold: Any
-    """geoopt's, for its optimisers."""
+    """geoopt's manifold, for its optimisers."""
 
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """Return where ``tangent`` leads from ``point``."""
+        """Return the point that ``tangent`` leads to from ``point``."""
         ...
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class Maps(Protocol):
 
 
 class GeooptMaps:
-    """Those of a manifold of geoopt that has them all."""
+    """geoopt's own maps, of a manifold that has all of them."""
 
     def __init__(self, manifold: Any) -> None:
         self.manifold = manifold
@@ -85,7 +85,7 @@ class GeooptMaps:
 
 
 class SphereMaps(GeooptMaps):
-    """The sphere, exact for near points too, with the parallel transport along the great circle.
+    """The sphere, exact also for near points, with parallel transport along the great circle.
 
     geoopt's logarithm is never shorter than 0.014 in single precision (0.0004 in double), its exp has no
     derivative at 0, and its transport is a projection.
@@ -97,7 +97,7 @@ class SphereMaps(GeooptMaps):
         return torch.cos(length) * point + torch.sinc(length / pi) * tangent
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
-        """Return the part of y across x, as long as the angle between them."""
+        """Return the component of y orthogonal to x, scaled to the angle between them."""
         along = (point * other).sum(-1, keepdim=True)
         across = other - point - (point * (other - point)).sum(-1, keepdim=True) * point
         length = across.norm(dim=-1, keepdim=True)
@@ -147,7 +147,7 @@ def _symmetric_solution(matrix: Tensor) -> Tensor:
 
 
 def maps_of(manifold: Any, point: Tensor) -> Maps:
-    """Return the maps of a manifold that ``point`` is on, or say in one line which it lacks."""
+    """Return the maps of the manifold of ``point``; an ``InputError`` names a map that geoopt lacks."""
     kind = type(manifold).__name__
     if "Stiefel" in kind:
         return StiefelMaps(manifold)

@@ -12,16 +12,17 @@ from asyncmanifold.geometry.bezier import Floats, bernstein
 
 ROUNDS = 30
 PLACES = 257
-"""Places on a curve at which the nearest to a model is looked for."""
+"""Points on the curve among which the nearest to a model is searched."""
 CLOSEST = 1e-9
-"""A distance, relative to the models' spread, below which a model counts as on the curve."""
+"""A distance, relative to the models' spread, below which a model counts as lying on the curve."""
 
 
 def mean_along_curve(gram: Floats, degree: int) -> Floats:
     """Return the coefficients of the mean along the curve of ``degree`` that the models lie closest to.
 
-    ``gram`` holds the inner products of the models, in the order of time, relative to any point. The mean is
-    taken by arc length. Fewer models than a curve has control points have their plain mean.
+    ``gram`` holds the inner products of the models, in order of time, relative to any point. The mean is
+    taken by arc length. If there are no more models than control points, it is their plain mean. Squared
+    distances are divided by the last round's distances, so that the sum of plain distances is minimised.
     """
     count = len(gram)
     if count <= degree + 1:
@@ -31,7 +32,7 @@ def mean_along_curve(gram: Floats, degree: int) -> Floats:
     weights = np.ones(count)
     grid = np.linspace(0.0, 1.0, PLACES)
     for _ in range(ROUNDS):
-        fit = _fitted(_basis(degree, places), weights)
+        fit = _fit_control_points(_basis(degree, places), weights)
         curve = _basis(degree, grid) @ fit @ models
         distances = np.linalg.norm(models[:, None] - curve[None], axis=2)
         places = grid[distances.argmin(axis=1)]
@@ -55,8 +56,8 @@ def _basis(degree: int, places: Floats) -> Floats:
     return np.array([bernstein(degree, float(t)) for t in places])
 
 
-def _fitted(basis: Floats, weights: Floats) -> Floats:
-    """Return the matrix that makes control points of models: weighted least squares at known places."""
+def _fit_control_points(basis: Floats, weights: Floats) -> Floats:
+    """Return the matrix that maps models to control points: weighted least squares at known positions."""
     weighted = basis * weights[:, None]
     solution = np.linalg.lstsq(weighted.T @ basis, weighted.T, rcond=None)[0]
     return solution.astype(np.float64)

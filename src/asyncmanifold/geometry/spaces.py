@@ -1,8 +1,8 @@
 """Parameter spaces: flat, or a product of a flat space and manifolds.
 
 A model is one flat vector wherever it lives, and so is a tangent vector. Parameters that are geoopt's
-``ManifoldParameter`` take up stretches of it; exp, log, transport, inner product and distance of such a
-stretch are its manifold's, and +, −, identity, dot product and norm everywhere else.
+``ManifoldParameter`` occupy segments of it. In such a segment exp, log, transport, inner product and distance
+are its manifold's; everywhere else they are +, −, identity, dot product and norm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from asyncmanifold.geometry.maps import Maps, maps_of
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the vector that lives on a manifold."""
+    """A segment of the vector that lives on a manifold."""
 
     start: int
     end: int
@@ -30,12 +30,12 @@ class Piece:
     maps: Maps
 
     def of(self, vector: Tensor) -> Tensor:
-        """Return this stretch of a vector, in its own shape."""
+        """Return this segment of a vector, in its own shape."""
         return vector[self.start : self.end].view(self.shape)
 
 
 class Space:
-    """A product of a flat space and the manifolds of ``pieces``; flat where there are none."""
+    """A product of a flat space and the manifolds of ``pieces``; flat if there are none."""
 
     def __init__(self, pieces: Sequence[Piece] = ()) -> None:
         self.pieces = tuple(pieces)
@@ -46,31 +46,31 @@ class Space:
         return not self.pieces
 
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
-        """Return where the geodesic from ``point`` along ``tangent`` is at time 1."""
-        return self._mapped(point + tangent, lambda maps, x, v: maps.exp(x, v), point, tangent)
+        """Return the point that the geodesic from ``point`` along ``tangent`` reaches at time 1."""
+        return self._map_pieces(point + tangent, lambda maps, x, v: maps.exp(x, v), point, tangent)
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
-        """Return the tangent vector at ``point`` whose geodesic is at ``other`` at time 1."""
-        return self._mapped(other - point, lambda maps, x, y: maps.log(x, y), point, other)
+        """Return the tangent vector at ``point`` whose geodesic reaches ``other`` at time 1."""
+        return self._map_pieces(other - point, lambda maps, x, y: maps.log(x, y), point, other)
 
     def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
         """Return a tangent vector at ``start`` as one at ``end``."""
-        return self._mapped(
+        return self._map_pieces(
             tangent.clone(), lambda maps, x, y, v: maps.transport(x, y, v), start, end, tangent
         )
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """Return the tangent part of any vector at ``point``."""
-        return self._mapped(vector.clone(), lambda maps, x, v: maps.project(x, v), point, vector)
+        return self._map_pieces(vector.clone(), lambda maps, x, v: maps.project(x, v), point, vector)
 
     def geodesic(self, start: Tensor, end: Tensor, t: float) -> Tensor:
-        """Return the point a share ``t`` of the way from ``start`` to ``end``."""
-        return self._mapped(
+        """Return the point at a fraction ``t`` of the way from ``start`` to ``end``."""
+        return self._map_pieces(
             torch.lerp(start, end, t), lambda maps, x, y: maps.exp(x, t * maps.log(x, y)), start, end
         )
 
     def gram(self, point: Tensor, tangents: Sequence[Tensor]) -> Floats:
-        """Return the inner products of tangent vectors at ``point``, all with all."""
+        """Return the matrix of all inner products of tangent vectors at ``point``."""
         count = len(tangents)
         matrix = np.zeros((count, count))
         for i in range(count):
@@ -97,11 +97,11 @@ class Space:
         return self.norm(first, self.log(first, second))
 
     def repaired(self, point: Tensor) -> Tensor:
-        """Return a point that rounding has moved off its manifolds, back on them."""
-        return self._mapped(point.clone(), lambda maps, x: maps.repair(x), point)
+        """Return a point, which rounding has moved off its manifolds, projected back onto them."""
+        return self._map_pieces(point.clone(), lambda maps, x: maps.repair(x), point)
 
     def curved_part(self, vector: Tensor) -> Tensor:
-        """Return the stretches of a vector that live on manifolds, one after another."""
+        """Return the concatenated segments of a vector that live on manifolds."""
         return torch.cat([vector[piece.start : piece.end] for piece in self.pieces])
 
     def with_mean(self, vector: Tensor, points: Tensor) -> Tensor:
@@ -114,8 +114,11 @@ class Space:
             start = end
         return mean
 
-    def _mapped(self, flat: Tensor, rule: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
-        """Return ``flat`` with the pieces replaced by what ``rule`` makes of theirs, in double precision."""
+    def _map_pieces(self, flat: Tensor, rule: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+        """Return ``flat`` with each piece replaced by ``rule`` applied to the vectors' pieces.
+
+        In double precision, since a logarithm of near points loses half the digits.
+        """
         for piece in self.pieces:
             made = rule(piece.maps, *(piece.of(vector).double() for vector in vectors))
             piece.of(flat).copy_(made)
@@ -140,7 +143,7 @@ def karcher_mean(maps: Maps, points: Tensor, tolerance: float = 1e-10, limit: in
 
 
 def space_of(parameters: Iterable[nn.Parameter]) -> Space:
-    """Return the space of parameters that follow each other in one vector."""
+    """Return the space of parameters that are concatenated to one vector."""
     pieces: list[Piece] = []
     start = 0
     for parameter in parameters:
@@ -153,5 +156,5 @@ def space_of(parameters: Iterable[nn.Parameter]) -> Space:
 
 
 def _is_plain(manifold: Any) -> bool:
-    """Say whether a manifold is Euclidean space, which needs no maps."""
+    """Return whether a manifold is Euclidean space, which needs no maps."""
     return type(manifold).__name__ == "Euclidean"

@@ -1,4 +1,4 @@
-"""From a run's directory to its pictures: repeat the run, measure the losses, write the page."""
+"""Draw the loss landscape of a run: repeat the run, measure the losses, write the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw_landscape(
 
     ``update`` is which of the run's updates to draw; by default one in the middle, see ``choose_update``.
     Losses are taken on ``grid`` × ``grid`` points and on at most ``examples`` examples. ``out`` is the
-    folder to write to, by default the run's own. An ``InputError`` says in one line what is wrong.
+    folder to write to, by default the run's own. Wrong input is an ``InputError`` of one line.
     """
     if grid < 2:
         raise InputError(f"--grid {grid}: must be at least 2")
@@ -44,7 +44,7 @@ def draw_landscape(
             f"{directory}: the model has parameters on manifolds, and landscape draws flat spaces only"
         )
     out = out or directory
-    make_figures_folder(out)  # before the work: a place that cannot be written to is refused at once
+    make_figures_folder(out)  # before the work, so that an unwritable folder is refused at once
     with torch_threads():
         with display(config.method_name, recorded["update"], quiet=quiet) as shown:
             watcher = RunWatcher(shown)

@@ -1,4 +1,4 @@
-"""The losses around one update, as numbers to draw."""
+"""Measure the losses around one update."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import Statistics
 
 STEPS = 40
-"""Pieces that a curve is cut into."""
+"""The number of segments of a drawn curve."""
 IN_PLANE = 1e-3
-"""A model no farther from a plane than this, in chords, is drawn in it."""
+"""A model whose distance from a plane, in chords, is at most this is drawn in it."""
 
 
 def measure_landscape(
@@ -49,8 +49,8 @@ def measure_landscape(
     at_client, at_server = _client_view(config, repeated), _server_view(config, repeated)
     if at_client is None:
         raise InputError(
-            f"update {record['update']} is a straight line from a model that had not moved meanwhile: there "
-            "is no plane to draw, choose another with --update"
+            f"update {record['update']} is a straight line, and the model had not moved meanwhile: there is "
+            "no plane to draw, choose another update with --update"
         )
     plans = [(at_client, "train", train), (at_client, "test", test)]
     if at_server is not None:
@@ -60,7 +60,7 @@ def measure_landscape(
     with display("landscape", total, quiet=quiet, unit="losses") as shown:
         done = count(1)
         probe = LossProbe(task, seed, lambda: shown.show(next(done)))
-        scenes = [_scene(view, data, sample, probe, grid) for view, data, sample in plans]
+        scenes = [_measure_scene(view, data, sample, probe, grid) for view, data, sample in plans]
     return Landscape(
         scenario=config.scenario,
         method=config.method_name,
@@ -85,7 +85,7 @@ def measure_landscape(
 
 @dataclass(frozen=True)
 class View:
-    """A plane with what lies on it, or is projected to it."""
+    """A plane with the curve and the models that lie on it or are projected to it."""
 
     name: str
     plane: Plane
@@ -93,7 +93,7 @@ class View:
     models: dict[str, Tensor]
     statistics: Statistics
     stop: tuple[float, float]
-    """t*, and the share of the chord that reaches as far."""
+    """t*, and the fraction of the chord that is as long as the step."""
 
 
 def _client_view(config: Config, repeated: RepeatedUpdate) -> View | None:
@@ -125,7 +125,7 @@ def _view(
     other: tuple[str, Tensor],
     statistics: Statistics,
 ) -> View | None:
-    """Return the plane of a learned curve, through the model ``other`` where the curve is straight."""
+    """Return the plane of a learned curve; if the curve is straight, the plane goes through ``other``."""
     origin, offsets, record = learned.origin, learned.offsets, repeated.record
     plane = Plane.through(origin, offsets[-1], [offsets[0], other[1] - origin])
     if plane is None:
@@ -143,7 +143,7 @@ def _control_points(learned: LearnedCurve, prime: str = "") -> dict[str, Tensor]
     return {name: learned.origin + v for name, v in zip([*names, f"C{prime}"], learned.offsets, strict=True)}
 
 
-def _scene(view: View, data: str, sample: Sample, probe: LossProbe, grid: int) -> Scene:
+def _measure_scene(view: View, data: str, sample: Sample, probe: LossProbe, grid: int) -> Scene:
     """Return the losses on a view's plane and along its curve and chord."""
 
     def loss(theta: Tensor) -> float | None:

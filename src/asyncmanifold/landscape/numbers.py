@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mark:
-    """A model's place on a plane, in chords, and its loss."""
+    """A model's position on a plane, in chords, and its loss."""
 
     name: str
     x: float
@@ -18,7 +18,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where the server stopped: t* on the curve, and the share of the chord that reaches as far."""
+    """Where the server stopped: t* on the curve, and the fraction of the chord as long as the step."""
 
     t: float
     share: float
@@ -30,7 +30,7 @@ class Stop:
 class Scene:
     """A plane with one kind of loss on it, and that loss along the curve and the chord.
 
-    Places are in chords: the origin of the curve is (0, 0), its end (1, 0). A loss that is not a number is
+    Positions are in chords: the origin of the curve is (0, 0), its end (1, 0). A loss that is not finite is
     None.
     """
 
@@ -43,7 +43,7 @@ class Scene:
     xs: list[float]
     ys: list[float]
     losses: list[list[float | None]]
-    """Row by row, a row for each y."""
+    """One row per y."""
     marks: list[Mark]
     curve: list[tuple[float, float]]
     """Empty for a straight update."""
@@ -65,9 +65,9 @@ class Landscape:
     update: int
     client: int
     base_version: int
-    """t."""
+    """t, the version that the client started from."""
     version: int
-    """τ."""
+    """τ, the version when the update arrived."""
     t: float
     fraction: float
     degree: int
@@ -76,7 +76,7 @@ class Landscape:
     has_statistics: bool
     """Whether the model has running statistics."""
     train_examples: tuple[int, int]
-    """Used, of all."""
+    """The number of examples used, and of all."""
     test_examples: tuple[int, int]
     parameters: int
     torch: str

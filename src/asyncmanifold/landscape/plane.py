@@ -14,13 +14,13 @@ from torch import Tensor
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Data
-from asyncmanifold.tasks.partitions import at_most
+from asyncmanifold.tasks.partitions import draw_subset
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import FlatModel, Statistics
 
 BATCH = 512
 STRAIGHT = 1e-4
-"""A third point nearer than this to the line through the other two, in chords, makes no plane."""
+"""If a third point is nearer than this to the line through the other two, in chords, there is no plane."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plane:
     def through(cls, origin: Tensor, chord: Tensor, others: Iterable[Tensor]) -> Plane | None:
         """Return the plane through an origin, a chord's end and the first other offset that is off the line.
 
-        That one lies above the chord. None where no plane is determined.
+        That offset lies above the chord. None if no plane is determined.
         """
         unit = _length(chord)
         for other in others if unit > 0.0 else ():
@@ -49,11 +49,11 @@ class Plane:
         return None
 
     def at(self, x: float, y: float) -> Tensor:
-        """Return the model at a place."""
+        """Return the model at a position."""
         return torch.add(self.origin, self.chord, alpha=x).add_(self.across, alpha=y)
 
     def place(self, theta: Tensor) -> tuple[float, float, float]:
-        """Return where a model is projected to, and how far from the plane it lies, in chords."""
+        """Return the position to which a model is projected, and its distance from the plane, in chords."""
         offset = theta - self.origin
         x, y = (_dot(offset, axis) / self.unit**2 for axis in (self.chord, self.across))
         return x, y, _length(theta - self.at(x, y)) / self.unit
@@ -75,7 +75,7 @@ class LearnedCurve:
         return theta
 
     def chord(self, share: float) -> Tensor:
-        """Return the point of the chord with this share of its length."""
+        """Return the point at this fraction of the chord."""
         return torch.add(self.origin, self.offsets[-1], alpha=share)
 
 
@@ -84,8 +84,8 @@ Sample = list[tuple[Any, Any, int]]
 
 
 def draw_sample(data: Data, most: int, seed: int) -> Sample:
-    """Return at most ``most`` examples, drawn by the seed."""
-    chosen = at_most(most, np.arange(len(data)), derive(seed, Purpose.LANDSCAPE))
+    """Draw at most ``most`` examples; the seed decides which."""
+    chosen = draw_subset(most, np.arange(len(data)), derive(seed, Purpose.LANDSCAPE))
     parts = torch.split(torch.from_numpy(chosen), BATCH)
     return [(*data.batch(indices), len(indices)) for indices in parts]
 
@@ -96,7 +96,7 @@ def sample_size(sample: Sample) -> int:
 
 
 class LossProbe:
-    """The task's mean loss of any model, in evaluation mode; ``on_loss`` is called for each one computed."""
+    """Computes the task's mean loss of any model, in evaluation mode; calls ``on_loss`` after each."""
 
     def __init__(self, task: Task, seed: int, on_loss: Callable[[], None]) -> None:
         self._task = task
@@ -110,7 +110,7 @@ class LossProbe:
         return any(part.numel() for part in self._model.read_statistics())
 
     def loss(self, theta: Tensor, statistics: Statistics, sample: Sample) -> float | None:
-        """Return the mean loss, None where it is not a number."""
+        """Return the mean loss, or None if it is not finite."""
         self._model.load(theta, statistics)
         total = 0.0
         with torch.no_grad():
@@ -122,7 +122,7 @@ class LossProbe:
 
 
 def square_around(places: Sequence[tuple[float, float]], margin: float = 0.3) -> tuple[float, float, float]:
-    """Return the left and lower edge and the side of a square around places, with room on every side."""
+    """Return the left edge, the lower edge and the side of a square around positions, with a margin."""
     axes = list(zip(*places, strict=True))
     side = max(max(axis) - min(axis) for axis in axes) * (1.0 + 2.0 * margin)
     left, low = ((min(axis) + max(axis) - side) / 2.0 for axis in axes)

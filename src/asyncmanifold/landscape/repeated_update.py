@@ -1,4 +1,7 @@
-"""One update of a run with every model around it, found by repeating the run from its configuration."""
+"""One update of a run with every model around it, found by repeating the run from its configuration.
+
+A run keeps no model but the last, and need not: it is a function of its configuration.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import FlatModel
 
 COMPARED = ("update_norm", "end_norm", "fraction", "t", "step_norm")
-"""The numbers of an update by which a repeated run is known to be the same."""
+"""The numbers of an update that are compared to check that a repeated run is the same."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,10 @@ class RepeatedUpdate:
     """One accepted update, with every model around it."""
 
     job: Job
-    """With Θ^t."""
+    """With the base model Θ^t."""
     update: Update
     before: ServerState
-    """With Θ^τ."""
+    """With the model Θ^τ."""
     after: ServerState
     record: Record
     """The update's line in the trace of the repeated run."""
@@ -46,7 +49,7 @@ def read_updates(directory: Path) -> list[Record]:
     """Return the accepted updates that a run has recorded so far."""
     trace = directory / "trace.jsonl"
     if missing := [path for path in (directory / "config.toml", trace) if not path.is_file()]:
-        raise InputError(f"{directory}: no run (it has no {missing[0].name})")
+        raise InputError(f"{directory}: not a run (it has no {missing[0].name})")
     try:
         updates = [record for record in read_trace(trace) if record["kind"] == "update"]
         complete = {"update", "client", "staleness", *COMPARED}
@@ -62,9 +65,9 @@ def read_updates(directory: Path) -> list[Record]:
 def choose_update(updates: Sequence[Record], wanted: int | None, *, is_curve: bool) -> Record:
     """Return the update to draw: the one asked for, else the first from the middle of the run on.
 
-    In the middle the model knows something and still has far to go, and repeating the run up to there
-    takes half the time of all of it. A straight update must also be stale: without a curve, only the way
-    that the server went meanwhile makes a plane of a line.
+    In the middle the model has learned something and still has far to go, and repeating the run up to there
+    takes half the time of the whole run. A straight update must also be stale: without a curve, only the
+    server's own movement in the meantime gives a second direction for a plane.
     """
     if wanted is not None:
         if not 1 <= wanted <= len(updates):
@@ -85,7 +88,8 @@ def repeat_run(
 ) -> RepeatedUpdate:
     """Repeat a run up to an accepted update and return that update; the caller limits torch to one thread.
 
-    ``observer`` is called with every record but evaluations, most of which are left out: they change nothing.
+    ``observer`` is called with every record except evaluations, most of which are skipped: they change
+    nothing.
     """
     run = replace(config.run, updates=update, evaluate_every=update)
     model, trace = FlatModel(task.build_model(run.seed)), _LastUpdate(observer)
@@ -98,7 +102,7 @@ def repeat_run(
             arrival = simulation.next_arrival(executor)
             copies = None
             if arrival is not None and session.remaining == 1 and isinstance(arrival[1], Parcel):
-                copies = _copied(arrival[0].job, arrival[1], session)
+                copies = _copy_inputs(arrival[0].job, arrival[1], session)
             simulation.advance(arrival, executor)
             if session.is_finished and copies is not None and trace.update is not None:
                 return RepeatedUpdate(*copies, session.state, trace.update)
@@ -111,8 +115,8 @@ def differs(recorded: Record, repeated: Record) -> bool:
     return not all(isclose(recorded[key], repeated[key], rel_tol=1e-6, abs_tol=1e-12) for key in COMPARED)
 
 
-def _copied(job: Job, parcel: Parcel, session: Session) -> tuple[Job, Update, ServerState]:
-    """Return copies of what the run will write over."""
+def _copy_inputs(job: Job, parcel: Parcel, session: Session) -> tuple[Job, Update, ServerState]:
+    """Return copies of the job, update and state, whose memory the run will reuse."""
     update = unpack_update(parcel, job, session.method.outgoing)
     return (
         replace(job, theta=job.theta.clone()),

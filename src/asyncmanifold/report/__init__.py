@@ -1,4 +1,4 @@
-"""A page about finished runs: one HTML file, its figures as SVG, its table as Markdown and LaTeX."""
+"""A report about finished runs: one HTML file, its figures as SVG, its table as Markdown and LaTeX."""
 
 from asyncmanifold.report.write import write_report
 

@@ -1,4 +1,4 @@
-"""The page's style sheet and script; written by hand, with nothing loaded from elsewhere."""
+"""The page's style sheet and script, written by hand; nothing is loaded from elsewhere."""
 
 STYLE = """\
 :root { color-scheme: light dark; --bg: #ffffff; --text: #1b1f23; --quiet: #5b636b; --rule: #dfe3e7;
@@ -71,7 +71,7 @@ SCRIPT = """\
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const hidden = new Set();
 
-  // A key's entries switch their method off and on, in every figure with lines.
+  // Clicking an entry of a legend hides or shows its method, in every figure with lines.
   function toggle(series) {
     hidden.has(series) ? hidden.delete(series) : hidden.add(series);
     for (const mark of all('.lines [data-series]'))
@@ -96,7 +96,7 @@ SCRIPT = """\
   for (const hint of all('.hint')) hint.hidden = false;
   for (const svg of all('svg.fig')) if (svg.querySelector('.key')) svg.setAttribute('role', 'group');
 
-  // Pointing at a figure with lines reads every shown line at that place.
+  // Pointing at a figure with lines shows the values of all visible lines there.
   const back = (pixel, [low, high, start, end]) => low + (pixel - start) / (end - start) * (high - low);
   function valueAt(points, x) {
     if (x < points[0][0] - 0.5 || x > points[points.length - 1][0] + 0.5) return null;
@@ -154,7 +154,7 @@ SCRIPT = """\
     document.addEventListener('pointerdown', event => figure.contains(event.target) || leave());
   }
 
-  // One run at a time, chosen from a list in place of folded ones.
+  // Show one run at a time, chosen from a list instead of folded blocks.
   const runs = all('details.run');
   if (runs.length > 1) {
     const label = document.createElement('label'), select = document.createElement('select');

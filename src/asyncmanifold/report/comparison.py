@@ -1,4 +1,4 @@
-"""The table of a comparison: what several methods came to, over several seeds."""
+"""The table of a comparison: the results of several methods over several seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncmanifold.session.summary import Summary, mean_and_deviation
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a summary that is averaged over seeds, and how the table shows it."""
+    """A number of a summary, averaged over seeds, and how the table shows it."""
 
     key: str
     heading: str
@@ -33,9 +33,9 @@ COLUMNS = (
 
 
 def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
-    """Return, by method, the mean and deviation of each column, and how many seeds have it.
+    """Return, by method, the mean and deviation of each column, and the number of seeds that have a value.
 
-    A task with several metrics has each one's final value too, under ``scores``.
+    For a task with several metrics, ``scores`` holds the final value of each.
     """
     by_method: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -51,7 +51,7 @@ def tabulate(summaries: Iterable[Summary]) -> dict[str, dict[str, Any]]:
 
 
 def average(values: Iterable[float | None]) -> dict[str, Any]:
-    """Return the mean and deviation of the values that are known, and how many these are."""
+    """Return the mean, the deviation and the number of the values that are not None."""
     known = [value for value in values if value is not None]
     mean, deviation = mean_and_deviation(known) if known else (None, None)
     return {"mean": mean, "sd": deviation, "count": len(known)}
@@ -75,7 +75,7 @@ def _markdown(lines: Iterable[Sequence[str]]) -> str:
 
 
 def score_rows(table: Mapping[str, Any], emphasis: str) -> list[list[str]]:
-    """Return a row for each of several metrics: its name, and each method's final value in percent."""
+    """Return one row per metric, if there are several: its name, and each method's final value in percent."""
     names = dict.fromkeys(name for row in table.values() for name in row["scores"])
     rows = []
     for name in names:
@@ -88,7 +88,7 @@ def score_rows(table: Mapping[str, Any], emphasis: str) -> list[list[str]]:
 
 
 def cell(column: Column, row: Mapping[str, Any], emphasis: str, table: Mapping[str, Any]) -> str:
-    """Return a table's cell: mean±sd, emphasised where no other mean is better."""
+    """Return a table's cell: mean±sd, emphasised if no other mean is better."""
     entry = row[column.key]
     if entry["mean"] is None:
         return "–"

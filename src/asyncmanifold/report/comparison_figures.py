@@ -7,7 +7,7 @@ from math import ceil
 
 from asyncmanifold.report import svg
 from asyncmanifold.report.comparison import average
-from asyncmanifold.report.curves import Band, Points, band, histogram, thinned
+from asyncmanifold.report.curves import Band, Points, band, histogram, thin_out
 from asyncmanifold.report.finished_runs import Evaluation, FoundRuns, RunData, StepNumbers
 from asyncmanifold.report.palette import colour_class
 from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
@@ -17,7 +17,7 @@ NAMES = 124.0
 """The width of a column of method names."""
 MOST_CLIENTS = 400
 BANDS = "Lines are means over seeds; bands are ± one standard deviation (n − 1), none for a single seed."
-ROWS = "Each row is scaled to its highest bin, whose share stands at its left."
+ROWS = "Each row is scaled to its highest bin, whose share is given at the left."
 
 
 def comparison_figures(found: FoundRuns) -> list[Figure]:
@@ -42,14 +42,14 @@ def updates_figure(found: FoundRuns) -> Figure:
 def time_figure(found: FoundRuns) -> Figure:
     """Return the score against virtual time."""
     caption = (
-        f"The same scores against virtual time. {BANDS} Seeds are read linearly between evaluations, on a"
-        " common grid that ends with the seed that ended first."
+        f"The same scores against virtual time. {BANDS} Seeds are interpolated linearly between evaluations,"
+        " on a common grid that ends with the shortest seed."
     )
     return _score_figure(found, "score-time", "virtual time", lambda e: e.time, caption)
 
 
 def fairness_figures(found: FoundRuns) -> list[Figure]:
-    """Return the bars of Gini coefficient and Theil index."""
+    """Return bar charts of the Gini coefficient and the Theil index."""
     caption = (
         "{} of the best model's scores over clients: 0 is equal for all, smaller is fairer. Bars are means"
         " over seeds, whiskers ± one standard deviation."
@@ -61,7 +61,7 @@ def fairness_figures(found: FoundRuns) -> list[Figure]:
 
 
 def projections_figure(found: FoundRuns) -> Figure:
-    """Return how often each method removed what points along the drift."""
+    """Return how often each method projected out the component along the drift."""
     caption = (
         "The share of received control points that lost their component along the drift (OrthoDC), mean"
         " over seeds, whiskers ± one standard deviation; 0 for methods that never project."
@@ -76,7 +76,7 @@ def projected_share(run: RunData) -> float | None:
 
 
 def clients_figure(found: FoundRuns) -> Figure:
-    """Return a dot for every client's score, a row for every method."""
+    """Return a dot for each client's score, in one row per method."""
     x = svg.scale([s for run in found.runs for _, s in run.client_scores], NAMES, RIGHT)
     row, top = 30.0, 12.0
     bottom = top + row * len(found.methods)
@@ -87,22 +87,22 @@ def clients_figure(found: FoundRuns) -> Figure:
         last = max((client for client, _ in scores), default=0) or 1
         places = [
             f"{number(x(score))} {number(y + (client / last - 0.5) * row * 0.6)}"
-            for client, score in thinned(scores, MOST_CLIENTS)
+            for client, score in thin_out(scores, MOST_CLIENTS)
         ]
-        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shorten(method, 15), anchor="end"))
         parts.append(svg.path(svg.dots(places), f"dots s {colour_class(index)}", ' stroke-width="5"'))
         if scores:
             middle = number(x(mean_and_deviation([score for _, score in scores])[0]))
             parts.append(svg.path(f"M{middle} {number(y - row * 0.45)}v{number(row * 0.9)}", "whisker"))
     caption = (
-        "Each dot is one client in one seed, scored with the run's best model; within a row, clients stand in"
-        f" order from top to bottom. The upright line is the mean. A row shows at most {MOST_CLIENTS}."
+        "Each dot is one client in one seed, scored with the run's best model; within a row, clients are in"
+        f" order from top to bottom. The vertical line is the mean. A row shows at most {MOST_CLIENTS}."
     )
     return Figure("clients", "Scores of the clients", caption, "".join(parts), bottom + 42)
 
 
 def staleness_figure(found: FoundRuns) -> Figure:
-    """Return a histogram of staleness for every method."""
+    """Return a histogram of staleness for each method."""
     values = _steps(found, lambda step: [step.staleness])
     largest = max((value for row in values.values() for value in row), default=0.0)
     width = max(1, ceil((largest + 1) / 40))
@@ -115,11 +115,11 @@ def staleness_figure(found: FoundRuns) -> Figure:
 
 
 def cosine_spread_figure(found: FoundRuns) -> Figure:
-    """Return a histogram of the cosines to the drift for every method."""
+    """Return a histogram of the cosines to the drift for each method."""
     values = _steps(found, lambda step: step.cosines)
     caption = (
-        "The cosine between each received control point and the drift, the way that the global model had gone"
-        f" meanwhile (0 where it had not moved), over all seeds, in bins of 0.05. {ROWS}"
+        "The cosine between each received control point and the drift, the movement of the global model"
+        f" meanwhile (0 if it had not moved), over all seeds, in bins of 0.05. {ROWS}"
     )
     body, height = _histograms(values, -1.0, 0.05, 40, "cosine to the drift")
     return Figure("cosine-spread", "Updates against the drift, by method", caption, body, height)
@@ -136,7 +136,7 @@ def _steps(found: FoundRuns, values: Callable[[StepNumbers], list[float]]) -> di
 def _histograms(
     values: dict[str, list[float]], low: float, width: float, count: int, x_name: str
 ) -> tuple[str, float]:
-    """Return a row of bars for every method, and the height of all."""
+    """Return one row of bars per method, and the total height."""
     x = AxisScale(low, low + width * count, NAMES, RIGHT)
     row, top = 38.0, 12.0
     bottom = top + row * len(values)
@@ -150,7 +150,7 @@ def _histograms(
             for place, share in enumerate(shares)
             if share
         )
-        parts.append(svg.text(NAMES - 10, base - 18, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, base - 18, svg.shorten(method, 15), anchor="end"))
         parts.append(svg.text(NAMES - 10, base - 4, f"highest {max(shares):.0%}", anchor="end", kind="small"))
         parts.append(svg.path(bars, f"f {colour_class(index)}") if bars else "")
         parts.append(svg.path(f"M{number(NAMES)} {number(base)}H{number(RIGHT)}", "axis"))
@@ -197,7 +197,7 @@ def _series(plot: Plot, index: int, method: str, curve: Band) -> str:
 def _bars(
     found: FoundRuns, name: str, x_name: str, caption: str, value: Callable[[RunData], float | None]
 ) -> Figure:
-    """Return a horizontal bar for every method: the mean of a value over its runs."""
+    """Return a horizontal bar for each method: the mean of a value over its runs."""
     rows = {method: average(map(value, found.of_method(method))) for method in found.methods}
     ends = [entry["mean"] + (entry["sd"] or 0.0) for entry in rows.values() if entry["count"]]
     x = svg.scale(ends, NAMES, RIGHT - 62, zero=True)
@@ -206,7 +206,7 @@ def _bars(
     parts = [svg.x_axis(x, bottom, top, x_name)]
     for index, (method, entry) in enumerate(rows.items()):
         y = top + row * (index + 0.5)
-        parts.append(svg.text(NAMES - 10, y + 4, svg.shortened(method, 15), anchor="end"))
+        parts.append(svg.text(NAMES - 10, y + 4, svg.shorten(method, 15), anchor="end"))
         parts.append(_bar(x, y, index, entry["mean"], entry["sd"]))
     parts.append(svg.path(f"M{number(NAMES)} {number(top)}V{number(bottom)}", "axis"))
     return Figure(name, x_name, caption.format(x_name), "".join(parts), bottom + 42)

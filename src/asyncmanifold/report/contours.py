@@ -1,4 +1,4 @@
-"""Contours of a function on a grid: marching squares, with the area above a level as well as its edge."""
+"""Contours of a function on a grid by marching squares: the area above a level, and its edge."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 
 Place = tuple[float, float]
 Grid = Sequence[Sequence[float | None]]
-"""Values row by row, a row for each y; None where there is none."""
+"""Values, one row per y; None if there is no value."""
 
 
 class Contour(NamedTuple):
     """Where a function is at least a level."""
 
     areas: list[list[Place]]
-    """Polygons, none over another."""
+    """Polygons that do not overlap."""
     edges: list[tuple[Place, Place]]
     """The iso-line, in pieces that meet end to end."""
 
 
 def contour(xs: Sequence[float], ys: Sequence[float], values: Grid, level: float) -> Contour:
-    """Return where a function on a grid is at least ``level``, read linearly along the grid's lines.
+    """Return where a function on a grid is at least ``level``, interpolated linearly along the grid's lines.
 
-    Cells without a value at a corner are left out. A saddle's two high corners are joined. Whole cells in
-    a row are one polygon.
+    Cells without a value at a corner are left out. The two high corners of a saddle are joined. Neighbouring
+    whole cells of a row are one polygon.
     """
     found = Contour([], [])
     for row in range(len(ys) - 1):
@@ -33,7 +33,7 @@ def contour(xs: Sequence[float], ys: Sequence[float], values: Grid, level: float
             if min(heights) < level:
                 follows = False
                 if max(heights) >= level:
-                    _cut(corners, heights, level, found)
+                    _cut_cell(corners, heights, level, found)
             elif follows and found.areas[-1][1] == corners[0]:
                 found.areas[-1][1:3] = corners[1:3]
             else:
@@ -45,8 +45,8 @@ def contour(xs: Sequence[float], ys: Sequence[float], values: Grid, level: float
 def levels(values: Grid, count: int) -> list[float]:
     """Return at most ``count`` ascending levels whose height above the lowest value grows by a factor.
 
-    They lie close together in a valley and far apart on its walls; the highest and the lowest twentieth
-    of the values have no say.
+    They are close together in a valley and far apart on its walls; the highest and the lowest 5 % of the
+    values are ignored.
     """
     known = sorted(v for row in values for v in row if v is not None and isfinite(v))
     if not known:
@@ -57,14 +57,14 @@ def levels(values: Grid, count: int) -> list[float]:
         return []
     low = max(low, high / 200.0)
     steps = [low * (high / low) ** (k / max(1, count - 1)) for k in range(count)]
-    # Two digits of the step's size.
+    # Round to two digits of the step.
     return sorted({round(known[0] + step, 1 - floor(log10(step))) for step in steps})
 
 
 def _cells(
     xs: Sequence[float], ys: Sequence[float], values: Grid, row: int
 ) -> Iterator[tuple[list[Place], list[float]]]:
-    """Yield the corners of a row's cells, around each, and the values there."""
+    """Yield the four corners of each cell of a row, counter-clockwise, and the values there."""
     below, above = values[row], values[row + 1]
     for i in range(len(xs) - 1):
         heights = [v for v in (below[i], below[i + 1], above[i + 1], above[i]) if v is not None]
@@ -73,7 +73,7 @@ def _cells(
             yield [(left, low), (right, low), (right, high), (left, high)], heights
 
 
-def _cut(corners: list[Place], heights: list[float], level: float, found: Contour) -> None:
+def _cut_cell(corners: list[Place], heights: list[float], level: float, found: Contour) -> None:
     """Add the part of a cell that is at least ``level``, and its inner edges."""
     area: list[Place] = []
     leaving: Place | None = None
@@ -84,7 +84,7 @@ def _cut(corners: list[Place], heights: list[float], level: float, found: Contou
             area.append(corners[k])
         if (here >= level) == (there >= level):
             continue
-        crossing = _between(corners[k], corners[(k + 1) % 4], (level - here) / (there - here))
+        crossing = _interpolate(corners[k], corners[(k + 1) % 4], (level - here) / (there - here))
         area.append(crossing)
         if here >= level:
             leaving = crossing
@@ -98,5 +98,5 @@ def _cut(corners: list[Place], heights: list[float], level: float, found: Contou
     found.areas.append(area)
 
 
-def _between(start: Place, end: Place, share: float) -> Place:
+def _interpolate(start: Place, end: Place, share: float) -> Place:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])

@@ -1,4 +1,4 @@
-"""The figure of a study: measured gradient norms and bounds against the number of updates, log–log."""
+"""The figure of a convergence study: gradient norms and bounds against the number of updates, log–log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from asyncmanifold.theory.findings import Finding
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, WIDTH - 14.0, 28.0, 300.0
 MARGIN = 0.12
-"""Room beside the first and the last length, in decades; twice as much above and below."""
+"""The margin beside the first and the last length, in decades; twice as much above and below."""
 ASIDE = 9.0
-"""How far to the right of their mean single seeds stand, in pixels."""
+"""How far to the right of their mean single seeds are drawn, in pixels."""
 HALF = -0.5
 """The slope that the theorem promises."""
 
@@ -38,7 +38,7 @@ def convergence_figure(findings: Sequence[Finding]) -> Figure:
 
 
 def _plot(findings: Sequence[Finding]) -> Plot:
-    """Return scales of decades that hold everything."""
+    """Return logarithmic scales that contain all values."""
     entries = [entry for finding in findings for entry in finding.lengths]
     lengths = [log10(entry.updates) for entry in entries]
     values = [value for entry in entries for value in entry.squares]
@@ -55,7 +55,7 @@ def _place(plot: Plot, length: float, value: float) -> str:
 
 
 def _axes(plot: Plot, lengths: Sequence[int]) -> str:
-    """Return a grid with a line for every length and every decade."""
+    """Return a grid with a line for each length and each decade."""
     parts = []
     for length in lengths:
         x = plot.x(log10(length))
@@ -87,7 +87,7 @@ def _reference_start(findings: Sequence[Finding]) -> float:
 
 
 def _bound_label(plot: Plot, findings: Sequence[Finding]) -> str:
-    """Return the word above the topmost bound, where there is one."""
+    """Return the label above the topmost bound, if there is one."""
     first = [finding.lengths[0] for finding in findings]
     bounds = [(entry.bound, entry.updates) for entry in first if entry.bound is not None]
     if not bounds:
@@ -116,7 +116,7 @@ def _problem_marks(plot: Plot, index: int, finding: Finding) -> str:
 
 
 def _key(index: int, finding: Finding, y: float) -> str:
-    """Return one problem's line in the key, with its slope."""
+    """Return one problem's line in the legend, with its slope."""
     slopes = (finding.slope, finding.slope_low, finding.slope_high)
     slope, low, high = (f"{value:.3f}".replace("-", "−") for value in slopes)
     return (

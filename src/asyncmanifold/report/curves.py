@@ -1,4 +1,4 @@
-"""Numbers for the figures: several seeds' curves as one, and lists made short enough to draw."""
+"""Numbers for the figures: the mean curve over seeds, and lists short enough to draw."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Points = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Band:
-    """A curve's mean over seeds, and its standard deviation where there are several."""
+    """A curve's mean over seeds, and its standard deviation if there are several."""
 
     xs: list[float]
     means: list[float]
@@ -23,31 +23,31 @@ class Band:
 
 
 def band(curves: Sequence[Points], limit: int = 300) -> Band:
-    """Return the mean and the standard deviation of several curves, each read linearly between its points.
+    """Return the mean and the standard deviation of several curves, interpolated linearly between points.
 
-    The common grid is every curve's own places, from the latest start to the earliest end.
+    The common grid has the points of all curves, from the latest start to the earliest end.
     """
     curves = [curve for curve in curves if curve]
     if not curves:
         return Band([], [], None)
     first, last = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     grid = sorted({x for curve in curves for x, _ in curve if first <= x <= last})
-    grid = thinned(grid, limit)
+    grid = thin_out(grid, limit)
     rows = [np.interp(grid, [x for x, _ in curve], [y for _, y in curve]).tolist() for curve in curves]
     columns = list(zip(*rows, strict=True))
     deviations = [stdev(column) for column in columns] if len(rows) > 1 else None
     return Band(grid, [mean(column) for column in columns], deviations)
 
 
-def thinned(items: Sequence[Item], limit: int) -> list[Item]:
-    """Return at most ``limit`` items, evenly spread, the first and the last among them."""
+def thin_out(items: Sequence[Item], limit: int) -> list[Item]:
+    """Return at most ``limit`` items, evenly spread, including the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[round(i * (len(items) - 1) / (limit - 1))] for i in range(limit)]
 
 
 def histogram(values: Sequence[float], low: float, width: float, count: int) -> list[float]:
-    """Return the share of the values in each of ``count`` bins; the last one holds its upper edge too.
+    """Return the share of the values in each of ``count`` bins; the last one includes its upper edge.
 
     >>> histogram([0, 1, 1, 4], 0, 2, 3)
     [0.75, 0.0, 0.25]

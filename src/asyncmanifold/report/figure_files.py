@@ -1,7 +1,7 @@
-"""Figures as files: SVG, and PNG for documents that take no SVG.
+"""Write figures to files: SVG, and PNG for documents that cannot include SVG.
 
-PNG is drawn by resvg, which the ``report`` extra brings. The font comes with the extra too, so that
-a machine without fonts draws the same bytes; a character that it lacks is drawn as a crossed box.
+resvg, from the ``report`` extra, draws the PNG. The font comes with the extra too, so that every machine
+draws the same bytes; a character that the font lacks is drawn as a crossed box.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from asyncmanifold.files import write_atomically
 from asyncmanifold.report.svg import Figure, standalone_svg
 
 SCALE = 3
-"""A PNG's pixels for one of its SVG's: more than 400 dots per inch in a paper's column."""
+"""PNG pixels per SVG pixel: more than 400 dots per inch in a paper's column."""
 NEEDED = "no PNG figures: they need pip install 'asyncmanifold[report]'"
 FAMILY, FONT = "Source Sans Pro", "files/SourceSansPro-Regular.ttf"
 
 
 def make_figures_folder(out: Path) -> Path:
-    """Make and return the folder for the figures in ``out``; an ``InputError`` says why that cannot be."""
+    """Make and return the folder for the figures in ``out``; an ``InputError`` says why it cannot be made."""
     try:
         (out / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -37,7 +37,7 @@ def write_svgs(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def write_pngs(folder: Path, figures: Iterable[Figure]) -> None:
-    """Write the figures as PNG, or say in one line why not."""
+    """Write the figures as PNG, or print one line that says why not."""
     try:
         for figure in figures:
             write_atomically(folder / f"{figure.name}.png", as_png(standalone_svg(figure)))

@@ -1,4 +1,4 @@
-"""Finished runs, read from their directories: only what the report shows, checked as it is read."""
+"""Read finished runs from their directories: only what the report shows, checked while it is read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.report.comparison import COLUMNS
-from asyncmanifold.report.svg import shortened
+from asyncmanifold.report.svg import shorten
 from asyncmanifold.server.methods import METHODS
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record, read_trace
 
 SIGNS = ("trace.jsonl", "summary.json")
-"""The files that make a directory a run's; other programs have a config.toml too."""
+"""The files that identify a run's directory; config.toml does not, since other programs have one too."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The model's score at a moment; None where it is not a number."""
+    """The model's score at one time; None if it is not finite."""
 
     update: float
     time: float
@@ -31,7 +31,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class JobSpan:
-    """A client's training, from dispatch to arrival, and what became of it."""
+    """One job of a client, from dispatch to arrival, and its outcome."""
 
     kind: str
     client: int
@@ -41,7 +41,7 @@ class JobSpan:
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What an accepted update did."""
+    """The numbers of an accepted update's step."""
 
     update: float
     time: float
@@ -60,7 +60,7 @@ class RunData:
     """Its directory, relative to the report's."""
     scenario: str
     method: str
-    """How the report calls its method; runs of the same name differ in their seed only."""
+    """The method's name in the report; runs of the same name differ only in their seed."""
     seed: int
     summary: Summary
     config: dict[str, Any]
@@ -70,7 +70,7 @@ class RunData:
 
     @property
     def name(self) -> str:
-        """Return what tells this run from the others."""
+        """The method and the seed, which identify this run."""
         return f"{self.method}, seed {self.seed}"
 
     @property
@@ -81,11 +81,11 @@ class RunData:
 
 @dataclass(frozen=True)
 class FoundRuns:
-    """What lies below a directory."""
+    """The runs found below a directory."""
 
     runs: list[RunData]
     problems: list[tuple[str, str]]
-    """The runs that are left out, and why."""
+    """The runs that are left out, each with the reason."""
 
     @property
     def methods(self) -> list[str]:
@@ -111,13 +111,13 @@ def find_runs(directory: Path) -> FoundRuns:
             runs.append(read_run(place, shown))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             problems.append((shown, printable(_reason(error))))
-    return FoundRuns(_ordered(_with_distinct_methods(runs)), problems)
+    return FoundRuns(_order_runs(_with_distinct_methods(runs)), problems)
 
 
 def read_run(path: Path, place: str) -> RunData:
-    """Read one finished run; raises what reading and checking raise where a file is broken."""
+    """Read one finished run; a broken file raises whatever reading and checking raise."""
     config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    summary = _checked_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    summary = _check_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
     run = RunData(
         place=place,
         scenario=printable(summary.get("scenario", config.get("scenario", ""))),
@@ -134,7 +134,7 @@ def read_run(path: Path, place: str) -> RunData:
 
 
 def printable(value: object) -> str:
-    """Return a value as a string of one line, with a mark for what cannot be written."""
+    """Return a value as a string of one line, with a mark for each unprintable character."""
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(value).split()))
 
 
@@ -154,8 +154,8 @@ def _add_record(run: RunData, record: Record) -> None:
         )
 
 
-def _checked_summary(summary: Summary) -> Summary:
-    """Return the summary if the table and the figures can use it."""
+def _check_summary(summary: Summary) -> Summary:
+    """Return the summary; raise if the table and the figures could not use it."""
     for column in COLUMNS:
         _number_or_none(summary[column.key])
     _number_or_none(summary["target"])
@@ -167,9 +167,9 @@ def _checked_summary(summary: Summary) -> Summary:
 
 
 def _number(value: Any) -> float:
-    """Return a number that can be drawn; the bound keeps sums and differences finite."""
+    """Return a number that can be drawn; the limit of 1e100 keeps sums and differences finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e100:
-        raise InputError(f"{shortened(repr(value), 40)} is no finite number")
+        raise InputError(f"{shorten(repr(value), 40)} is not a finite number")
     return float(value)
 
 
@@ -206,7 +206,7 @@ def _settings(run: RunData) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _ordered(runs: Sequence[RunData]) -> list[RunData]:
+def _order_runs(runs: Sequence[RunData]) -> list[RunData]:
     """Return the runs in the methods' usual order, then by name and seed."""
     order = list(METHODS)
 

@@ -11,8 +11,8 @@ from asyncmanifold.report.palette import marker
 from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
 
 COLOURS = ("#440154", "#46337e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#9fda3a", "#fde725")
-"""Viridis, from low loss to high: it rises in lightness, so it reads in grey and for any colour vision. Marks
-on it are white with a dark edge, on a light page and on a dark one."""
+"""Viridis, from low loss to high: its lightness increases, so it is readable in grey and with any colour
+vision. Marks on it are white with a dark edge, on light and dark pages."""
 CURVE, CHORD = 0, 1
 """The series of the profiles."""
 STOP = 3
@@ -20,7 +20,7 @@ STOP = 3
 
 
 def landscape_figures(landscape: Landscape) -> list[Figure]:
-    """Return the planes and the profiles: the client's side by side, then the server's."""
+    """Return the planes and the profiles: first the client's, then the server's."""
     return [
         draw(landscape, scene)
         for view in ("client", "server")
@@ -39,20 +39,20 @@ def plane_figure(landscape: Landscape, scene: Scene) -> Figure:
     stop_last = sorted(scene.marks, key=lambda mark: _shape(mark.name) == STOP)
     parts = [
         svg.axes(plot, "along the chord (in chords)", "across"),
-        _map(plot, scene, steps),
+        _draw_contours(plot, scene, steps),
         _line(plot, [(0.0, 0.0), (1.0, 0.0)], "6 4"),
         _line(plot, scene.curve, "") if scene.curve else "",
         *(_mark(plot, mark) for mark in stop_last),
         _colour_key(steps, 474.0),
     ]
-    place, data = _words(scene)
+    place, data = _describe_scene(scene)
     name = f"landscape-plane-{scene.view}-{scene.data}"
     return Figure(name, f"{place}: {data}", _plane_caption(landscape, scene), "".join(parts), 512.0)
 
 
 def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     """Return the loss along the curve and along the chord."""
-    values = _known([*scene.curve_losses, *scene.chord_losses])
+    values = _known_losses([*scene.curve_losses, *scene.chord_losses])
     plot = Plot(AxisScale(0.0, 1.0, LEFT, RIGHT), svg.scale(values, 270.0, 26.0))
     parts = [svg.axes(plot, "t", "loss")]
     x = plot.x(min(1.0, scene.stop.t))
@@ -63,14 +63,14 @@ def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
     parts.append(svg.text(x + aside, plot.y.end + 11, f"t* = {scene.stop.t:.3g}", anchor=anchor, kind="over"))
     key, height = svg.legend(["curve", "chord"], 312.0) if scene.curve_losses else ("", 0.0)
     body = svg.lines_group(plot, parts) + key
-    place, data = _words(scene)
+    place, data = _describe_scene(scene)
     name = f"landscape-profile-{scene.view}-{scene.data}"
     caption = _profile_caption(landscape, scene)
     return Figure(name, f"{place}: {data} against t", caption, body, 312.0 + height)
 
 
-def _map(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
-    """Return filled bands, each painted over the ones below it, with thin lines between."""
+def _draw_contours(plot: Plot, scene: Scene, steps: Sequence[float]) -> str:
+    """Return filled contour bands, each painted over the lower ones, with thin lines between."""
     left, top = number(LEFT), number(plot.y.end)
     size = f'width="{number(RIGHT - LEFT)}" height="{number(plot.y.start - plot.y.end)}"'
     is_known = any(loss is not None for row in scene.losses for loss in row)
@@ -97,10 +97,10 @@ def _line(plot: Plot, places: Sequence[Place], pattern: str) -> str:
 
 
 def _mark(plot: Plot, mark: Mark) -> str:
-    """Return a model's marker and name; white with a dark edge reads on every colour of the map."""
+    """Return a model's marker and name; white with a dark edge is visible on every colour."""
     x, y = plot.x(mark.x), plot.y(mark.y)
     shape = marker(_shape(mark.name), number(x), number(y))
-    loss = "not a number" if mark.loss is None else f"{mark.loss:.4g}"
+    loss = "not finite" if mark.loss is None else f"{mark.loss:.4g}"
     return (
         f"<g><title>{svg.escape(mark.name.replace('^', ''))}: loss {loss}</title>"
         f'<path fill="#fff" stroke="#000" stroke-width="1.6" d="{shape}"/>{_label(x, y, mark)}</g>'
@@ -108,7 +108,7 @@ def _mark(plot: Plot, mark: Mark) -> str:
 
 
 def _label(x: float, y: float, mark: Mark) -> str:
-    """Return a mark's name; the origin's stands below it, out of the way of a short step's end."""
+    """Return a mark's label; the origin's is below it, so that it does not cover the end of a short step."""
     is_origin = (mark.x, mark.y) == (0.0, 0.0) and mark.name.startswith("Θ")
     anchor, aside = ("end", -8.0) if is_origin or x > RIGHT - 50 else ("start", 8.0)
     style = "fill:#000;paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-linejoin:round;font-weight:600"
@@ -126,7 +126,7 @@ def _shape(name: str) -> int:
 
 
 def _colour_key(steps: Sequence[float], top: float) -> str:
-    """Return the colours with the losses between them."""
+    """Return the colour legend with the losses between colours."""
     width = (RIGHT - LEFT) / len(COLOURS)
     parts = [svg.text(6, top + 10, "loss", kind="small")]
     for place, colour in enumerate(COLOURS[: len(steps) + 1]):
@@ -139,7 +139,7 @@ def _colour_key(steps: Sequence[float], top: float) -> str:
 
 
 def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[float | None]) -> str:
-    """Return one line, and a marker where the server stopped on it or would have."""
+    """Return one line, with a marker where the server stopped on it or would have stopped."""
     places = [plot.place(t, y) for t, y in zip(scene.ts, losses, strict=False) if y is not None]
     if not places:
         return ""
@@ -151,7 +151,7 @@ def _profile(plot: Plot, scene: Scene, index: int, name: str, losses: Sequence[f
     return f'<g data-series="{index}" data-name="{name}">' + "".join(parts) + "</g>"
 
 
-def _words(scene: Scene) -> tuple[str, str]:
+def _describe_scene(scene: Scene) -> tuple[str, str]:
     place = "At the client" if scene.view == "client" else "At the server"
     return place, "loss on its training data" if scene.data == "train" else "loss on the global test data"
 
@@ -177,7 +177,7 @@ def _plane_caption(landscape: Landscape, scene: Scene) -> str:
 
 
 def _server_words(landscape: Landscape, *, is_apart: bool) -> str:
-    """Say what the third picture shows that the others cannot."""
+    """Describe the server's plane."""
     start = (
         "The server corrects the offsets and starts from its own model Θ^τ, outside of the client's plane"
         if is_apart
@@ -201,9 +201,9 @@ def _buffer_words(landscape: Landscape, scene: Scene) -> str:
 def _profile_caption(landscape: Landscape, scene: Scene) -> str:
     ends = "Θ^t to C" if scene.view == "client" else "Θ^τ to C′"
     if not scene.curve_losses:
-        parts = [f"The straight way from {ends}."]
+        parts = [f"The straight line from {ends}."]
     else:
-        known = _known(scene.curve_losses), _known(scene.chord_losses)
+        known = _known_losses(scene.curve_losses), _known_losses(scene.chord_losses)
         highest = [max(losses, default=0.0) for losses in known]
         means = [sum(losses) / max(1, len(losses)) for losses in known]
         parts = [
@@ -212,16 +212,16 @@ def _profile_caption(landscape: Landscape, scene: Scene) -> str:
         ]
     if scene.view == "client":
         own = "curve" if scene.curve_losses else "line"
-        parts.append(f"The upright line is t*, where the server's step ended on its own, corrected {own}.")
+        parts.append(f"The vertical line is t*, where the server's step ended on its own, corrected {own}.")
     else:
         parts.append(
-            f"The upright line is t*, where the step ended; the marker on the chord is as far from Θ^τ "
+            f"The vertical line is t*, where the step ended; the marker on the chord is as far from Θ^τ "
             f"({scene.stop.share:.3g} chords)."
             if scene.curve_losses
-            else "The upright line and the marker are where the step ended."
+            else "The vertical line and the marker are where the step ended."
         )
     return " ".join(parts)
 
 
-def _known(losses: Sequence[float | None]) -> list[float]:
+def _known_losses(losses: Sequence[float | None]) -> list[float]:
     return [loss for loss in losses if loss is not None]

@@ -34,11 +34,11 @@ def write_landscape(landscape: Landscape, out: Path) -> Path:
 def landscape_page(landscape: Landscape, figures: Sequence[Figure]) -> str:
     """Return the whole HTML file as a string."""
     main = f"""{_warning(landscape)}<div class="figures">
-{_raised("".join(figure_block(figure) for figure in figures))}</div>
+{_superscript_versions("".join(figure_block(figure) for figure in figures))}</div>
 <section>
 <h2>Losses</h2>
 <div class="scroll">{_loss_table(landscape)}</div>
-<p class="caption">{_raised(escape(_table_caption(landscape)))}</p>
+<p class="caption">{_superscript_versions(escape(_table_caption(landscape)))}</p>
 </section>
 """
     title = f"Loss landscape · {landscape.scenario} · {landscape.method}"
@@ -65,7 +65,7 @@ def _warning(landscape: Landscape) -> str:
 
 
 def _loss_table(landscape: Landscape) -> str:
-    """Return the loss of every model that is marked, a column for each scene."""
+    """Return the loss of every marked model, one column per scene."""
     kinds = {"train": "training data", "test": "test data"}
     heads = "".join(f"<th>{scene.view}, {kinds[scene.data]}</th>" for scene in landscape.scenes)
     names = dict.fromkeys(mark.name for scene in landscape.scenes for mark in scene.marks)
@@ -75,11 +75,11 @@ def _loss_table(landscape: Landscape) -> str:
         for scene in landscape.scenes:
             found = [mark.loss for mark in scene.marks if mark.name == name]
             cells.append(f"<td>{'–' if not found or found[0] is None else format(found[0], '.4f')}</td>")
-        rows.append(f"<tr><th>{_raised(escape(name))}</th>{''.join(cells)}</tr>")
+        rows.append(f"<tr><th>{_superscript_versions(escape(name))}</th>{''.join(cells)}</tr>")
     return f"<table><thead><tr><th>model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _raised(html: str) -> str:
+def _superscript_versions(html: str) -> str:
     """Return HTML with the versions of models as superscripts."""
     return re.sub(r"Θ\^(τ\+1|τ|t)", r"Θ<sup>\1</sup>", html)
 
@@ -88,7 +88,7 @@ def _table_caption(landscape: Landscape) -> str:
     (train, all_train), (test, all_test) = landscape.train_examples, landscape.test_examples
     return (
         f"Mean loss over {train} of the client's {all_train} training examples and {test} of {all_test} "
-        "test examples, in evaluation mode. Each plane has colours of its own, finest near the lowest loss. "
+        "test examples, in evaluation mode. Each plane has its own colours, finest near the lowest loss. "
         "Θ^t is the model that the client started from, C its local model, B the curve's inner control "
-        "point, Θ^τ the server's model when the update came, B′ and C′ the corrected control points."
+        "point, Θ^τ the server's model when the update arrived, B′ and C′ the corrected control points."
     )

@@ -1,4 +1,4 @@
-"""A page: one HTML file with nothing outside it."""
+"""A self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from asyncmanifold.report.palette import DARK, LIGHT, figure_style
 from asyncmanifold.report.svg import Figure, escape, inline_svg
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-"""What a browser may do with the page: show it, and load nothing."""
+"""The content security policy: the page may load nothing."""
 
 
 def html_page(title: str, overview: str, main: str, style: str = "") -> str:
@@ -38,7 +38,7 @@ def html_page(title: str, overview: str, main: str, style: str = "") -> str:
 
 
 def figure_block(figure: Figure) -> str:
-    """Return a figure with its words."""
+    """Return a figure with its title and caption."""
     return (
         f'<figure data-figure="{figure.name}"><h3>{escape(figure.title)}</h3>\n{inline_svg(figure)}\n'
         f"<figcaption>{escape(figure.caption)}</figcaption></figure>\n"

@@ -1,4 +1,4 @@
-"""Colours, dashes and markers that differ for every reader, and the style sheet of the figures.
+"""Colours, dashes and markers that every reader can tell apart, and the style sheet of the figures.
 
 The colours are Okabe and Ito's, which people with any kind of colour vision can tell apart. Up to twenty
 methods also differ by marker and dash alone.
@@ -44,7 +44,7 @@ MARKERS = (
 )
 SMALL_TRIANGLE = "M{place}m0 -2.8l2.6 4.6h-5.2z"
 GOOD, BAD = 0, 1
-"""The colours of what went as usual and of what did not."""
+"""The colours of the usual case and of the exception."""
 
 
 def dash(index: int) -> str:
@@ -53,17 +53,17 @@ def dash(index: int) -> str:
 
 
 def marker(index: int, x: str, y: str) -> str:
-    """Return the path of a series' marker at a place."""
+    """Return the path of a series' marker at a position."""
     return MARKERS[index % len(MARKERS)].format(x=x, y=y)
 
 
 def colour_class(index: int) -> str:
-    """Return the class that gives a mark its series' colour."""
+    """Return the CSS class of a series' colour."""
     return f"c{index % len(LIGHT.series)}"
 
 
 def figure_style(theme: Theme) -> str:
-    """Return the rules for the figures' marks; plain enough for any SVG reader."""
+    """Return the CSS rules of the figures, simple enough for any SVG reader."""
     rules = [
         f".bg{{fill:{theme.background}}}",
         f".fig text{{fill:{theme.text};font:12.5px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}}",

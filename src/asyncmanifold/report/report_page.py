@@ -1,4 +1,4 @@
-"""The page about finished runs: the table, the figures over all runs, and those of each run."""
+"""The page about finished runs: the table, the figures over all runs, and the figures of each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncmanifold.report.run_figures import run_figures
 from asyncmanifold.report.svg import Figure, escape
 
 MOST_RUNS = 60
-"""Runs with figures of their own in the page; all have theirs in figures/."""
+"""The most runs whose own figures are in the page; figures/ has those of all runs."""
 
 
 def report_page(found: FoundRuns, table: Table, figures: Sequence[Figure]) -> str:
@@ -25,7 +25,7 @@ def report_page(found: FoundRuns, table: Table, figures: Sequence[Figure]) -> st
 {_scores(table)}</section>
 <section>
 <h2>Over all runs</h2>
-<p class="hint" hidden>Point at a line to read its values; press a method in a key to hide or show it.</p>
+<p class="hint" hidden>Point at a line to read its values; click a method in a legend to hide or show it.</p>
 <div class="figures">
 {"".join(figure_block(figure) for figure in figures)}</div>
 </section>
@@ -47,13 +47,13 @@ def _scores(table: Table) -> str:
 
 
 def _run_blocks(runs: Sequence[RunData]) -> str:
-    """Return every run's figures, folded but for one, so that the page reads without a script too."""
+    """Return every run's figures, all folded except one, so that the page is readable without scripts."""
     shown = max(runs, key=_interest)
     return "".join(_run_block(run, is_open=run is shown) for run in runs)
 
 
 def _interest(run: RunData) -> tuple[int, bool]:
-    """Return how much there is to see: curves before points, then runs that projected."""
+    """Return a run's rank as the one to show: curves before points, then runs that projected."""
     return len(run.steps[0].cosines) if run.steps else 0, bool(projected_share(run))
 
 
@@ -86,7 +86,7 @@ def _table_caption(found: FoundRuns) -> str:
     )
     return (
         f"Mean ± standard deviation over seeds; the best mean is bold. {reached} (k/n): only k of n seeds"
-        " have the number, and it is never called best. Gini and Theil are taken over the clients' scores"
+        " have the number, and it is never called best. Gini and Theil are computed over the clients' scores"
         " with the best model."
     )
 

@@ -1,4 +1,4 @@
-"""The table of a comparison as HTML and LaTeX; its numbers and cells are ``compare``'s."""
+"""The table of a comparison as HTML and LaTeX, with the numbers and cells of ``compare``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LATEX = {
 
 
 def html_table(table: Table) -> str:
-    """Return the rows and headings for the page."""
+    """Return the table as HTML."""
     headings = [*(column.heading for column in COLUMNS), "seeds"]
     rows = ((name, [*_cells(table, row, "<b>{}</b>"), row["runs"]]) for name, row in table.items())
     return _html("method", headings, rows)
 
 
 def html_scores(table: Table) -> str:
-    """Return every metric's final values, where there are several metrics."""
+    """Return the final values of all metrics as HTML, if there are several metrics."""
     rows = score_rows(table, "<b>{}</b>" if len(table) > 1 else "{}")
     return _html("score %", table, ((name, cells) for name, *cells in rows)) if rows else ""
 
@@ -60,7 +60,7 @@ def latex_table(table: Table) -> str:
 
 
 def latex(text: str) -> str:
-    r"""Return a string with LaTeX's characters escaped.
+    r"""Return a string with LaTeX's special characters escaped.
 
     >>> latex("a_b 5%")
     'a\\_b 5\\%'
@@ -70,5 +70,5 @@ def latex(text: str) -> str:
 
 
 def _cells(table: Table, row: Mapping[str, Any], emphasis: str) -> list[str]:
-    """Return a method's cells; nothing is the best of one."""
+    """Return a method's cells; with a single method, none is emphasised as the best."""
     return [cell(column, row, emphasis if len(table) > 1 else "{}", table) for column in COLUMNS]

@@ -1,4 +1,4 @@
-"""The figures about one run: who trained when, how updates met the drift, and how far the server went."""
+"""The figures about one run: when each client trained, cosines to the drift, and the server's steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from asyncmanifold.report import svg
 from asyncmanifold.report.comparison_figures import projected_share
-from asyncmanifold.report.curves import thinned
+from asyncmanifold.report.curves import thin_out
 from asyncmanifold.report.finished_runs import JobSpan, RunData
 from asyncmanifold.report.palette import BAD, GOOD, SMALL_TRIANGLE, colour_class
 from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
@@ -21,7 +21,7 @@ def run_figures(run: RunData) -> list[Figure]:
 
 
 def timeline_figure(run: RunData) -> Figure:
-    """Return a bar for every job, a row for every client."""
+    """Return a bar for each job, in one row per client."""
     jobs = run.jobs[:MOST_JOBS]
     clients = sorted({job.client for job in jobs})
     row = max(1.0, min(16.0, 420.0 / max(1, len(clients))))
@@ -30,12 +30,12 @@ def timeline_figure(run: RunData) -> Figure:
     x = svg.scale((job.end for job in jobs), LEFT, RIGHT, zero=True)
     middles = {client: top + row * (place + 0.5) for place, client in enumerate(clients)}
     parts = [svg.x_axis(x, bottom, top, "virtual time")]
-    for client in thinned(clients, 30):
+    for client in thin_out(clients, 30):
         parts.append(svg.text(LEFT - 6, middles[client] + 4, str(client), anchor="end", kind="small"))
     for kind, index, share in (("update", GOOD, 0.7), ("refused", BAD, 0.35)):
         chosen = [job for job in jobs if (job.kind == "update") == (kind == "update")]
         if chosen:
-            d = "".join(_stroke(x, job, middles[job.client]) for job in chosen)
+            d = "".join(_job_bar(x, job, middles[job.client]) for job in chosen)
             width = f' stroke-width="{number(row * share)}"'
             parts.append(svg.path(d, f"jobs s {colour_class(index)}", width))
     parts.append(svg.text(6, 10, "client", kind="small"))
@@ -50,7 +50,7 @@ def timeline_figure(run: RunData) -> Figure:
 
 def cosine_figure(run: RunData) -> Figure:
     """Return the cosine between each received control point and the drift."""
-    shown = thinned(run.steps, MOST_STEPS)
+    shown = thin_out(run.steps, MOST_STEPS)
     points = [
         (step.update, value, projects)
         for step in shown
@@ -69,14 +69,14 @@ def cosine_figure(run: RunData) -> Figure:
     often = "No update came." if share is None else f"{share:.1%} of the control points were projected."
     caption = (
         f"{run.name}: the cosine between what a client sent (every control point) and how the model had"
-        f" moved meanwhile; 0 where it had not. {often}{_thinning(run)}"
+        f" moved meanwhile; 0 where it had not. {often}{_note_thinning(run)}"
     )
     return Figure("cosines", "Updates against the drift", caption, "".join(parts), 296.0)
 
 
 def step_figure(run: RunData) -> Figure:
-    """Return the step fraction and the place on the curve over time."""
-    shown = thinned(run.steps, MOST_STEPS)
+    """Return the step fraction and the position on the curve over time."""
+    shown = thin_out(run.steps, MOST_STEPS)
     values = [value for step in shown for value in (step.fraction, step.t)]
     plot = Plot(
         svg.scale((step.time for step in shown), LEFT, RIGHT, zero=True),
@@ -89,26 +89,26 @@ def step_figure(run: RunData) -> Figure:
     parts.append(_two_keys("step fraction s (dot)", "t* on the curve (triangle)", 282.0))
     caption = (
         f"{run.name}: the fraction s of the way to the update's end point that the server went, and the"
-        f" curve parameter t* where it stopped. The two agree on a straight line.{_thinning(run)}"
+        f" curve parameter t* where it stopped. The two agree on a straight line.{_note_thinning(run)}"
     )
     return Figure("steps", "How far the server went", caption, "".join(parts), 296.0)
 
 
-def _stroke(x: AxisScale, job: JobSpan, y: float) -> str:
-    """Return a job's bar, a little short so that the next one is seen to begin."""
+def _job_bar(x: AxisScale, job: JobSpan, y: float) -> str:
+    """Return a job's bar, slightly shortened so that the start of the next one is visible."""
     length = max(0.4, x(job.end) - x(job.start) - 0.8)
     return f"M{number(x(job.start))} {number(y)}h{number(length)}"
 
 
-def _thinning(run: RunData) -> str:
-    """Say so where not every update is drawn."""
+def _note_thinning(run: RunData) -> str:
+    """Return a note if not every update is drawn."""
     if len(run.steps) <= MOST_STEPS:
         return ""
     return f" {MOST_STEPS} of {len(run.steps)} updates are drawn, evenly spread."
 
 
 def _dots_and_triangles(usual: Sequence[str], other: Sequence[str]) -> str:
-    """Return places of two kinds, each in its colour and shape."""
+    """Return two kinds of points, each in its own colour and shape."""
     dotted = svg.path(svg.dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"')
     triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
     hollow = svg.path(triangles, f"hollow s {colour_class(BAD)}")

@@ -11,14 +11,14 @@ from math import ceil, floor, log10
 from asyncmanifold.report.palette import LIGHT, colour_class, dash, figure_style, marker
 
 WIDTH = 460
-"""The width of every figure; narrow, so that its text stays readable when a phone scales it down."""
+"""The width of every figure: narrow, so that its text stays readable when a phone scales it down."""
 LEFT, RIGHT = 46.0, WIDTH - 14.0
-"""Where most plots begin and end."""
+"""The left and right edges of most plots."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its words; ``body`` is SVG."""
+    """A drawing with its title and caption; ``body`` is SVG."""
 
     name: str
     title: str
@@ -37,11 +37,11 @@ class AxisScale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return a value's pixel."""
+        """Return the pixel of a value."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self, spacing: float) -> list[float]:
-        """Return round values to mark, one for about every ``spacing`` pixels."""
+        """Return round values for ticks, about ``spacing`` pixels apart."""
         return ticks(self.low, self.high, max(2, round(abs(self.end - self.start) / spacing)))
 
 
@@ -53,12 +53,12 @@ class Plot:
     y: AxisScale
 
     def place(self, x: float, y: float) -> str:
-        """Return a point's pixels, as a path names them."""
+        """Return a point's pixels, in the form of SVG path data."""
         return f"{number(self.x(x))} {number(self.y(y))}"
 
 
 def scale(values: Iterable[float], start: float, end: float, *, zero: bool = False) -> AxisScale:
-    """Return a scale that holds all values, and 0 where asked."""
+    """Return a scale that contains all values, and 0 if ``zero``."""
     known = [*values, 0.0] if zero else list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     if high - low < 1e-12 * max(1.0, abs(high)):
@@ -81,7 +81,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Return a pixel with at most two decimals.
+    """Format a pixel with at most two decimals.
 
     >>> number(3.0), number(-0.001), number(1.239)
     ('3', '0', '1.24')
@@ -91,20 +91,20 @@ def number(value: float) -> str:
 
 
 def tick_label(value: float) -> str:
-    """Return a tick's number, with a true minus."""
+    """Format a tick's number, with a true minus sign."""
     return f"{value:g}".replace("-", "−")
 
 
 def escape(text: str) -> str:
-    """Return text that is safe in HTML, XML and their attributes, whatever a file said."""
+    """Return a string that is safe in HTML, XML and their attributes, whatever it contained."""
     sound = text.encode("utf-8", "replace").decode()
     return html_escape(re.sub(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", sound))
 
 
-def shortened(text: str, length: int) -> str:
-    """Return at most ``length`` characters; the middle goes, because long names often begin alike.
+def shorten(text: str, length: int) -> str:
+    """Return at most ``length`` characters; the middle is cut, because long names often begin alike.
 
-    >>> shortened("digits: asyncbezier", 11)
+    >>> shorten("digits: asyncbezier", 11)
     'digit…ezier'
     """
     if len(text) <= length:
@@ -119,12 +119,12 @@ def text(x: float, y: float, content: str, *, anchor: str = "start", kind: str =
 
 
 def path(d: str, kind: str, extra: str = "") -> str:
-    """Return a path of a class."""
+    """Return a path with a CSS class."""
     return f'<path class="{kind}" d="{d}"{extra}/>'
 
 
 def axes(plot: Plot, x_name: str, y_name: str) -> str:
-    """Return grid, ticks and names; the vertical axis' name stands above it, where it reads at any size."""
+    """Return grid, ticks and axis names; the vertical axis' name is above it, readable at any size."""
     left, right, bottom, top = plot.x.start, plot.x.end, plot.y.start, plot.y.end
     parts = [x_axis(plot.x, bottom, top, x_name)]
     for value in plot.y.ticks(40.0):
@@ -142,14 +142,14 @@ def x_axis(x: AxisScale, bottom: float, top: float, name: str) -> str:
     for value in x.ticks(55.0):
         parts.append(path(f"M{number(x(value))} {number(bottom)}V{number(top)}", "grid"))
         label = tick_label(value)
-        middle = min(x(value), WIDTH - 4.2 * len(label))  # the last one stays inside
+        middle = min(x(value), WIDTH - 4.2 * len(label))  # so that the last label stays inside
         parts.append(text(middle, bottom + 16, label, anchor="middle", kind="small"))
     parts.append(text((x.start + x.end) / 2, bottom + 33, name, anchor="middle", kind="small"))
     return "".join(parts)
 
 
 def polyline(places: Sequence[str]) -> str:
-    """Return the path data of a line through places."""
+    """Return the path data of a line through points."""
     return "M" + "L".join(places)
 
 
@@ -165,18 +165,18 @@ def series_line(d: str, index: int) -> str:
 
 
 def series_markers(places: Iterable[str], index: int) -> str:
-    """Return the markers of a series at places."""
+    """Return the markers of a series at points."""
     return path("".join(marker(index, *place.split()) for place in places), f"f {colour_class(index)}")
 
 
 def lines_group(plot: Plot, parts: Iterable[str]) -> str:
-    """Return parts as a group whose lines the page can read out, by the scales of the plot."""
+    """Return parts as a group that carries the plot's scales, so that the page's script can show values."""
     scales = ",".join(repr(v) for s in (plot.x, plot.y) for v in (s.low, s.high, s.start, s.end))
     return f'<g class="lines" data-scales="{scales}">' + "".join(parts) + "</g>"
 
 
 def legend(names: Sequence[str], top: float) -> tuple[str, float]:
-    """Return the key to the series and its height; the page makes its entries switches."""
+    """Return the legend of the series and its height; the page's script makes its entries clickable."""
     columns = 3 if max(map(len, names), default=0) <= 14 else 2
     width = (WIDTH - 12) / columns
     parts = []
@@ -188,7 +188,7 @@ def legend(names: Sequence[str], top: float) -> tuple[str, float]:
             ' fill="none" pointer-events="all"/>'
             + series_line(f"M{number(x)} {number(y)}h26", index)
             + series_markers([f"{number(x + 13)} {number(y)}"], index)
-            + text(x + 32, y + 4, shortened(name, 14 if columns == 3 else 24))
+            + text(x + 32, y + 4, shorten(name, 14 if columns == 3 else 24))
             + "</g>"
         )
     return "".join(parts), 21.0 * ceil(len(names) / columns) + 6
@@ -203,7 +203,7 @@ def inline_svg(figure: Figure) -> str:
 
 
 def standalone_svg(figure: Figure) -> str:
-    """Return the figure as a file of its own, on a light ground."""
+    """Return the figure as a file of its own, on a light background."""
     height = number(figure.height)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fig" width="{WIDTH}" height="{height}"'

@@ -1,4 +1,4 @@
-"""Writing the report: the page, the tables and the figures, side by side."""
+"""Write the report: the page, the tables and the figures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     """Write the report about every finished run in ``directory`` or below it; return the page's path.
 
     ``out`` is the folder to write to, ``directory`` itself if None: report.html, table.md, table.tex,
-    compare.json and figures/*.svg, those over all runs also as .png where the ``report`` extra is installed.
-    Runs that are unfinished or broken are named in the page and left out; an ``InputError`` says that none
-    is finished.
+    compare.json and figures/*.svg, those over all runs also as .png if the ``report`` extra is installed.
+    Unfinished or broken runs are left out and named in the page; if no run is finished, that is an
+    ``InputError``.
     """
     found = find_runs(directory)
     if not found.runs:
@@ -40,12 +40,12 @@ def write_report(directory: Path, out: Path | None = None) -> Path:
     write_svgs(folder, figures)
     write_svgs(folder, _renamed_run_figures(found.runs))
     write_atomically(out / "report.html", report_page(found, table, figures).encode())
-    write_pngs(folder, figures)  # not each run's own: that would take many seconds
+    write_pngs(folder, figures)  # not those of each run, which would take many seconds
     return out / "report.html"
 
 
 def _renamed_run_figures(runs: Iterable[RunData]) -> Iterator[Figure]:
-    """Yield every run's figures; their names carry its method and seed, spelt safely, and are distinct."""
+    """Yield every run's figures, renamed to distinct, safe file names with the run's method and seed."""
     names: set[str] = set()
     for place, run in enumerate(runs):
         slug = re.sub(r"[^a-z0-9]+", "-", run.method.lower()).strip("-")[:60] or "method"

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: the returned model is a mean of late ones."""
+"""Stochastic weight averaging: return a mean of late models."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class Averaging(Part):
-    """The returned model is the mean of late ones (stochastic weight averaging).
+    """The returned model is the mean of late models (stochastic weight averaging).
 
-    On manifolds the mean is Karcher's, the point with the least sum of squared distances.
+    On manifolds it is the Karcher mean, the point with the least sum of squared distances.
 
     Arguments:
         average_from: the first version that is averaged.
         average_every: versions from one averaged model to the next.
-        curve_degree: take the mean along the Bézier curve of this degree that the averaged models lie closest
-            to (the paper's ι_ξ); that keeps all of them.
+        curve_degree: take the mean along the Bézier curve of this degree that lies closest to the averaged
+            models (the paper's ι_ξ); this keeps all of them in memory.
 
     >>> from dataclasses import replace
     >>> from asyncmanifold import METHODS, Averaging
@@ -40,11 +40,11 @@ class Averaging(Part):
         check(self, average_from="at least 0", average_every="at least 1", curve_degree="at least 1")
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
-        """Return the memory with the state's model in the average, if its version is to be averaged."""
+        """Return the memory with the state's model added, if its version is one to average."""
         past = state.version - self.average_from
         if past < 0 or past % self.average_every:
             return memory
-        kept = self._kept(memory, state.theta, space)
+        kept = self._kept_models(memory, state.theta, space)
         count = memory.get("count", 0) + 1
         theta, floats = state.theta.clone(), state.statistics.floats
         if count > 1:
@@ -54,24 +54,24 @@ class Averaging(Part):
         if kept is None:
             return entries
         if count > 1:
-            entries["theta"] = self._mean(theta, kept, space)
+            entries["theta"] = self._mean_model(theta, kept, space)
         return {**entries, "models": kept}
 
-    def _kept(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
-        """Return what must be known of every averaged model, a row each: all, its curved part, or nothing."""
+    def _kept_models(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
+        """Return one row per averaged model with what its mean needs: all of it, its curved part, or None."""
         if self.curve_degree is None and space.is_flat:
             return None
         row = (theta if self.curve_degree is not None else space.curved_part(theta))[None]
         return torch.cat([memory["models"], row]) if "models" in memory else row.clone()
 
-    def _mean(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
+    def _mean_model(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
         if self.curve_degree is None:
             return space.with_mean(mean, kept)
-        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved(kept, space))
+        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved_parts(kept, space))
         ways = torch.stack([space.log(centre, model) for model in kept])
         shares = mean_along_curve(space.gram(centre, list(ways)), self.curve_degree)
         return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
 
 
-def _curved(models: Tensor, space: Space) -> Tensor:
+def _curved_parts(models: Tensor, space: Space) -> Tensor:
     return torch.stack([space.curved_part(model) for model in models])

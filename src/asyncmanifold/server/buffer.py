@@ -1,4 +1,4 @@
-"""When gathered steps move the model: at once, or several together."""
+"""Buffers: whether steps move the model at once, or several together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 class StepBuffer(Part):
     """Decides what moves the model, and when. Subclasses override ``gather``.
 
-    One that moves the model by every second step alone:
+    A buffer that uses only every second step:
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import METHODS, StepBuffer
@@ -30,19 +30,19 @@ class StepBuffer(Part):
     """
 
     waits_for_all: ClassVar[bool] = False
-    """Whether only whoever sent the jobs knows that the buffer is full; see ``release``."""
+    """Whether the buffer is full when all jobs are back, which only the session knows; see ``release``."""
 
     @property
     def share(self) -> float:
-        """The factor of a step where clients are not weighted by their examples."""
+        """The factor of a step if clients are not weighted by their examples."""
         return 1.0
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        """Return the step to make now, None for none, and the new memory."""
+        """Return the step to make now, or None, and the new memory."""
         return move, memory
 
     def release(self, memory: Memory) -> tuple[Tensor, float] | None:
-        """Return the held step and what to multiply it by; None where nothing is held."""
+        """Return the held step and its factor; None if nothing is held."""
         return (memory["step"], 1.0) if "step" in memory else None
 
 
@@ -68,7 +68,7 @@ class Buffer(StepBuffer):
         return 1.0 / self.buffer_size
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        total, count = gathered_move(move, memory)
+        total, count = add_held_steps(move, memory)
         if count >= self.buffer_size:
             return total, {}
         return None, {"step": total.vector(), "staleness": total.staleness, "count": count}
@@ -78,7 +78,8 @@ class Buffer(StepBuffer):
 class Barrier(StepBuffer):
     """Holds every step until all clients of the round are back: synchronous rounds (FedAvg).
 
-    The round's steps are divided by the weights that took part, so a client that drops out leaves a mean.
+    The round's steps are divided by the sum of the weights that took part, so that the result is a mean even
+    if clients drop out.
 
     >>> from asyncmanifold import METHODS
     >>> METHODS["fedavg"].buffer
@@ -88,7 +89,7 @@ class Barrier(StepBuffer):
     waits_for_all: ClassVar[bool] = True
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        total, count = gathered_move(move, memory)
+        total, count = add_held_steps(move, memory)
         weight = memory.get("weight", 0.0) + arrival.weight
         return None, {"step": total.vector(), "count": count, "weight": weight}
 
@@ -98,8 +99,8 @@ class Barrier(StepBuffer):
         return memory["step"], 1.0 / memory["weight"] if memory["weight"] > 0.0 else 1.0
 
 
-def gathered_move(move: Move, memory: Memory) -> tuple[Move, int]:
-    """Return a step together with those held in ``memory``, and how many steps that makes."""
+def add_held_steps(move: Move, memory: Memory) -> tuple[Move, int]:
+    """Return the sum of a step and those held in ``memory``, and the number of steps in it."""
     return move.after(memory.get("step"), memory.get("staleness", 0)), memory.get("count", 0) + 1
 
 

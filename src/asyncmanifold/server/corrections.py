@@ -21,7 +21,7 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 
 def cosines(gram: Floats) -> list[float]:
-    """Return cos(v_k, d) for each control point; 0 where a vector is zero."""
+    """Return cos(v_k, d) for each control point; 0 if a vector is zero."""
     drift = max(0.0, gram[-1, -1])
     found = []
     for k in range(len(gram) - 1):
@@ -31,7 +31,7 @@ def cosines(gram: Floats) -> list[float]:
 
 
 def joint_cosine(gram: Floats) -> float:
-    """Return the cosine of (v_1 … v_n) to (d … d); 0 where one is zero."""
+    """Return the cosine of (v_1 … v_n) to (d … d); 0 if one of them is zero."""
     squares = np.clip(np.diag(gram), 0.0, None)
     product = float(np.sqrt(squares[:-1].sum() * squares[-1] * (len(gram) - 1)))
     return float(np.clip(gram[:-1, -1].sum() / product, -1.0, 1.0)) if product > 0.0 else 0.0
@@ -39,7 +39,7 @@ def joint_cosine(gram: Floats) -> float:
 
 @dataclass(frozen=True)
 class Correction(Part):
-    """Leaves every offset as it is. Subclasses override what they change.
+    """Leaves every offset unchanged. Subclasses override what they change.
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import Correction, Method
@@ -72,12 +72,12 @@ class Correction(Part):
         return [space.transport(base, theta, offset) for offset in offsets]
 
     def lifted_coefficients(self, gram: Floats) -> Floats:
-        """Return ``coefficients`` for offsets that have been lifted."""
+        """Return ``coefficients`` for offsets that ``lifted`` has returned."""
         return self.coefficients(gram)
 
     @property
     def transforms(self) -> bool:
-        """Whether ``transform`` changes anything; other corrections never form the drift."""
+        """Whether ``transform`` is overridden; otherwise the drift vector is never formed."""
         return type(self).transform is not Correction.transform
 
 
@@ -109,11 +109,11 @@ class Position(Correction):
         return matrix
 
     def lifted(self, space: Space, theta: Tensor, base: Tensor, offsets: Tensor) -> list[Tensor]:
-        """Return the way from ``theta`` to each learned position, which in flat space is v − d."""
+        """Return the logarithm at ``theta`` of each learned position, which in flat space is v − d."""
         return [space.log(theta, space.exp(base, offset)) for offset in offsets]
 
     def lifted_coefficients(self, gram: Floats) -> Floats:
-        """Leave the offsets as they are."""
+        """Leave the offsets unchanged: ``lifted`` has subtracted the drift already."""
         return super().coefficients(gram)
 
 
@@ -121,12 +121,12 @@ class Position(Correction):
 class OrthoDC(Correction):
     """v' = v − (⟨v,d⟩/⟨d,d⟩) d where cos(v, d) ≤ ϑ, else v (the paper's OrthoDC).
 
-    Differs from the paper, whose form over all control points would move the fixed first one: applied
-    control point by control point, or ``jointly``.
+    Differs from the paper, whose form over all control points would move the fixed first one: it is applied
+    to each control point separately, or ``jointly``.
 
     Arguments:
-        threshold: ϑ. 1 always projects, 0 is gradient surgery, −1 projects only what points straight back (to
-            within 1e-6, about what single precision can tell).
+        threshold: ϑ. 1 always projects, 0 is gradient surgery, −1 projects only offsets opposite to the drift
+            (up to 1e-6, about the accuracy of single precision).
         jointly: project the free control points as one long vector (v_1 … v_n), whose drift is (d … d).
 
     >>> import numpy as np
@@ -164,7 +164,7 @@ class OrthoDC(Correction):
 
 @dataclass(frozen=True)
 class DelayCompensation(Correction):
-    """v' = v − λ ⊙ v ⊙ v ⊙ d (DC-ASGD, Zheng et al. 2017), for a local model's offset v in place of −ηg.
+    """v' = v − λ ⊙ v ⊙ v ⊙ d (DC-ASGD, Zheng et al. 2017), for a local model's offset v instead of −ηg.
 
     With ``adaptive``, λ = λ₀/√(MeanSquare + ε) entry by entry, where MeanSquare ← m · MeanSquare +
     (1 − m) · v_n² over the end points of accepted updates, this one included; else λ = λ₀.

@@ -1,4 +1,4 @@
-"""What may come in: gates, the first stage of the server's step."""
+"""Gates decide which updates are admitted; they are the first stage of the server's step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 @dataclass(frozen=True)
 class Gate(Part):
-    """Lets every update in. Subclasses override ``admit``.
+    """Admits every update. Subclasses override ``admit``.
 
-    A gate that remembers: each client has three updates.
+    A gate with a memory, which admits three updates per client:
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import Gate, Method, Rejected
@@ -33,7 +33,7 @@ class Gate(Part):
     """
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
-        """Return the factor that shortens the offsets, usually 1, and the new memory; or raise Rejected."""
+        """Return the factor for the offsets, usually 1, and the new memory; or raise ``Rejected``."""
         return 1.0, memory
 
 

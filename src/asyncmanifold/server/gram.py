@@ -1,7 +1,7 @@
 """The two passes of a server update: form the Gram matrix, then apply coefficients.
 
-Both walk over the vectors in blocks that fit the processor's cache, so each vector is read once per
-pass. The drift d = Θ^τ − Θ^t is never stored.
+Both walk over the vectors in blocks that fit into the processor's cache, so each vector is read from memory
+once per pass. The drift d = Θ^τ − Θ^t is never stored.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def combine(
     coefficients: Floats,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Return start + Σ_k c_k v_k + c_d (theta − base); ``out`` may name where to write it.
+    """Return start + Σ_k c_k v_k + c_d (theta − base); it is written to ``out`` if given.
 
-    ``start`` is Θ itself or, for a buffer, what it has gathered so far.
+    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds.
     """
     *weights, drift_weight = (float(c) for c in coefficients)
     result = torch.empty_like(start) if out is None else out

@@ -1,4 +1,4 @@
-"""Methods: embedding × correction × penalty (× buffer × optimizer × averaging), a published one in a line."""
+"""Methods: embedding × correction × penalty (× buffer × optimizer × averaging), one line for each."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from asyncmanifold.server.stages import Part
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """An asynchronous method, put together from independent parts.
+    """An asynchronous method, composed of independent parts.
 
     Arguments:
         embedding: what a client learns and sends: a point, or a curve to it.
         outgoing: what the client does to an update before it is sent, in this order.
-        gates: what may come in, in this order.
+        gates: which updates are admitted, in this order.
         correction: what the server does about staleness.
-        penalty: how long a step may be, by distance.
-        staleness: how long a step may be, by staleness.
-        buffer: when steps move the model; at once without it.
-        server_optimizer: what the server makes of a step before it takes it.
-        averaging: the returned model as a mean of late ones.
-        adaptive_epochs: how much a client's next job is.
-        selection: who is sent the next job.
+        penalty: scales the step by distance.
+        staleness: scales the step by staleness.
+        buffer: when steps move the model; at once by default.
+        server_optimizer: how the server transforms a step before it takes it.
+        averaging: return a mean of late models instead of the last one.
+        adaptive_epochs: how many epochs a client's next job has.
+        selection: which client is sent the next job.
         global_lr: the paper's η_g.
-        weighting: ``"examples"`` steps by a client's share of all examples (the paper); ``"none"`` by the
-            same for all (FedAsync and FedBuff as published; a buffer then averages over its size).
+        weighting: ``"examples"`` weights a step by the client's share of all examples (the paper); ``"none"``
+            weights all alike (FedAsync and FedBuff as published; a buffer then averages over its size).
         max_staleness: short for a gate ``StalenessBound(max_staleness)``.
         norm_bound: short for a gate ``NormBound(norm_bound)``.
 
@@ -72,11 +72,11 @@ class Method:
 
     def __post_init__(self) -> None:
         check(self, global_lr="above 0 and finite", weighting="'examples' or 'none'")
-        _ = self.all_gates  # their limits are checked
+        _ = self.all_gates  # this checks their limits
 
     @cached_property
     def all_gates(self) -> dict[str, Gate]:
-        """The gates by their stage's name: those of the two limits, then the others."""
+        """The gates by their stage's name: those of ``max_staleness`` and ``norm_bound`` first."""
         limits: list[Gate] = []
         if self.max_staleness is not None:
             limits.append(StalenessBound(self.max_staleness))
@@ -96,7 +96,7 @@ class Method:
         return self.buffer is not None and self.buffer.waits_for_all
 
     def share(self, weight: float) -> float:
-        """Return the factor of the step that stands for the client's weight."""
+        """Return the factor of the step for a client of this weight."""
         if self.weighting == "examples":
             return weight
         return 1.0 if self.buffer is None else self.buffer.share

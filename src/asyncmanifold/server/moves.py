@@ -1,7 +1,7 @@
 """A step that has not been made yet, so that parts can hold it back, add to it or replace it.
 
-In flat space the usual step is formed where it ends up, in the one pass that writes the new model: nothing is
-stored in between unless a part asks for the step as a vector.
+In flat space the usual step is formed in the one pass that writes the new model, because every pass over
+memory costs time: the step is stored as a vector only if a part asks for it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Move(ABC):
     """The current model."""
     _: KW_ONLY
     staleness: int = 0
-    """The greatest staleness of the updates that it is made of."""
+    """The greatest staleness of the updates in this step."""
     scale: float = 1.0
-    """What the sum of the updates' steps is multiplied by; model statistics move in the same proportion."""
+    """The factor of the sum of the updates' steps; model statistics move in the same proportion."""
 
     @abstractmethod
     def vector(self) -> Tensor:
@@ -36,25 +36,25 @@ class Move(ABC):
 
     @abstractmethod
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
-        """Return this step added to what a buffer has held, if anything, of at most this staleness."""
+        """Return this step added to the steps that a buffer held, if any, with their greatest staleness."""
 
     @abstractmethod
     def target(self, out: Tensor | None) -> Tensor:
-        """Return the model after the step; ``out`` may name where to write it."""
+        """Return the model after the step; it is written to ``out`` if given."""
 
     def along(self, vector: Tensor, scale: float = 1.0) -> Move:
-        """Return another step, ``scale`` times ``vector``, in place of this one."""
+        """Return another step, ``scale`` times ``vector``, to replace this one."""
         return TangentMove(self.space, self.theta, vector, staleness=self.staleness, scale=scale)
 
 
 @dataclass(frozen=True)
 class TangentMove(Move):
-    """A step that is known as a tangent vector; on a curved space it follows a geodesic."""
+    """A step given as a tangent vector; on a curved space it follows a geodesic."""
 
     tangent: Tensor
     _: KW_ONLY
     reached: Tensor | None = None
-    """Where it ends, if that is known."""
+    """The model after the step, if it is known already."""
 
     def vector(self) -> Tensor:
         return self.tangent * self.scale
@@ -74,7 +74,7 @@ class TangentMove(Move):
 
 @dataclass(frozen=True)
 class FusedMove(Move):
-    """Σ_k c_k v_k + c_d (Θ^τ − Θ^t) in flat space, and what a buffer has held."""
+    """Σ_k c_k v_k + c_d (Θ^τ − Θ^t) in flat space, plus the steps that a buffer held."""
 
     base: Tensor
     offsets: Tensor
@@ -84,13 +84,13 @@ class FusedMove(Move):
     held: Tensor | None = None
 
     def vector(self) -> Tensor:
-        return self._added_to(torch.zeros_like(self.theta) if self.held is None else self.held, None)
+        return self._add_to(torch.zeros_like(self.theta) if self.held is None else self.held, None)
 
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
         return replace(self, held=held, staleness=max(self.staleness, staleness))
 
     def target(self, out: Tensor | None) -> Tensor:
-        return self._added_to(self.theta if self.held is None else self.theta + self.held, out)
+        return self._add_to(self.theta if self.held is None else self.theta + self.held, out)
 
-    def _added_to(self, start: Tensor, out: Tensor | None) -> Tensor:
+    def _add_to(self, start: Tensor, out: Tensor | None) -> Tensor:
         return combine(start, self.offsets, self.theta, self.base, self.coefficients, out)

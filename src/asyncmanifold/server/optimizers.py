@@ -1,4 +1,4 @@
-"""What the server makes of a step before it takes it: momentum, adaptive rates and the like."""
+"""Server optimizers transform a step before it is taken: momentum, adaptive rates and the like."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class ServerOptimizer(Part):
-    """Takes every step as it is. Subclasses override ``step``.
+    """Takes every step unchanged. Subclasses override ``step``.
 
-    A whole optimiser with a memory, and what a run does with it:
+    A complete optimiser with a memory, and three updates with it:
 
     >>> import torch
     >>> from dataclasses import dataclass

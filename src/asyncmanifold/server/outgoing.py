@@ -1,7 +1,7 @@
-"""What leaves a client: an update as named tensors, and what is done to it before it is sent.
+"""What a client sends: an update as named tensors, after the method's outgoing parts.
 
-The client applies the method's outgoing parts in their order, the server undoes what can be undone in the
-reverse order. Both are the same in the simulator, its workers, Ray and Flower.
+The client applies the outgoing parts in their order, for example clipping or compression; the server undoes
+what can be undone, in reverse order. Both work alike in the simulator, its workers, Ray and Flower.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from asyncmanifold.server.protocol import Job, Rejected, Update
 from asyncmanifold.vectors import Statistics
 
 OFFSETS = "offsets"
-"""The tensor of a parcel that holds the offsets as they are."""
+"""The name of a parcel's tensor that holds the plain offsets."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """An update on its way: named tensors, of any form that the outgoing parts give them.
+    """An update as it is sent: named tensors, in any form that the outgoing parts give them.
 
     Arguments:
         tensors: at first ``offsets``, and the model's ``statistics.floats`` and ``statistics.integers``.
@@ -47,9 +47,9 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Sends an update as it is. Subclasses override ``send``, and ``receive`` where the server must undo it.
+    """Sends an update unchanged. Subclasses override ``send``, and ``receive`` if the server must undo it.
 
-    Half precision, which halves what is sent:
+    Half precision, which halves the bytes sent:
 
     >>> import torch
     >>> from dataclasses import dataclass, replace
@@ -68,11 +68,11 @@ class Outgoing:
     """
 
     def send(self, parcel: Parcel, random: np.random.Generator) -> Parcel:
-        """Return what is sent; ``random`` is this part's own for this job. Tensors may change in place."""
+        """Return what is sent; ``random`` belongs to this part and job. Tensors may be changed in place."""
         return parcel
 
     def receive(self, parcel: Parcel) -> Parcel:
-        """Return what the next part before this one had sent; anything raised here rejects the update."""
+        """Undo ``send`` as far as possible; any exception raised here rejects the update."""
         return parcel
 
 
@@ -80,7 +80,7 @@ OUTGOING: dict[str, type[Outgoing]] = {}
 
 
 def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) -> Parcel:
-    """Return an update as it leaves its client."""
+    """Return an update as its client sends it."""
     tensors = {OFFSETS: update.offsets, **update.statistics.named("statistics")}
     parcel = Parcel(tensors, update.loss, update.seconds)
     for place, part in enumerate(parts):
@@ -91,14 +91,14 @@ def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) 
 def unpack_update(parcel: Parcel, job: Job, parts: Sequence[Outgoing]) -> Update:
     """Return the update of a parcel that answers ``job``, or raise ``Rejected``.
 
-    Client and version are the server's own; a parcel cannot claim others.
+    Client and version are taken from the job, so a parcel cannot claim others.
     """
     try:
         for part in reversed(parts):
             parcel = part.receive(parcel)
         offsets = parcel.tensors[OFFSETS]
         statistics = Statistics.from_named("statistics", parcel.tensors)
-    except Exception as problem:  # whatever a stranger's bytes bring about
+    except Exception as problem:  # untrusted bytes may raise anything
         reason = " ".join(str(problem).split()) or type(problem).__name__
         raise Rejected(f"malformed reply: {reason}") from problem
     return Update(job.client, job.version, offsets, statistics, parcel.loss, parcel.seconds)

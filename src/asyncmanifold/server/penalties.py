@@ -1,4 +1,4 @@
-"""How long a step may be: penalties by distance and by staleness, and epochs that adapt."""
+"""Penalties scale a step by distance and by staleness; adaptive epochs change the size of the next job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncmanifold.server.stages import Arrival, Memory, Part
 
 @dataclass(frozen=True)
 class Penalty(Part):
-    """Scales no step. Subclasses override ``scale``, or ``weigh`` where they need to know or remember more.
+    """Scales no step. Subclasses override ``scale``, or ``weigh`` if they need the update or a memory.
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import Method, Penalty
@@ -38,13 +38,13 @@ class Penalty(Part):
 class Distance(Penalty):
     """S = 1 + decay · (‖v'_n‖/‖d‖ − 1), bounded (the paper's S with α = decay, after AsyncFedED).
 
-    1 where there is no drift and for the first ``warmup`` updates.
+    S is 1 if there is no drift, and for the first ``warmup`` updates.
 
     Arguments:
         decay: the paper's α, between 0 (no penalty) and 1.
         warmup: updates before the penalty begins.
-        lowest: S is at least this, at most 1.
-        highest: S is at most this, at least 1.
+        lowest: the lower bound of S, at most 1.
+        highest: the upper bound of S, at least 1; without one, a tiny drift would make S arbitrarily large.
 
     >>> from asyncmanifold import Distance
     >>> Distance(1.0).scale(end_norm=1.0, drift_norm=4.0, updates=0)
@@ -73,7 +73,7 @@ class Distance(Penalty):
 class Staleness(Part):
     """A factor of the step that depends on staleness, constant 1 unless overridden.
 
-    Subclasses override ``factor``, or ``weigh`` where they need to know or remember more.
+    Subclasses override ``factor``, or ``weigh`` if they need the update or a memory.
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import Method, Staleness
@@ -90,7 +90,7 @@ class Staleness(Part):
         return self.factor(arrival.staleness), memory
 
     def factor(self, staleness: int) -> float:
-        """Return the factor in (0, 1]; a pure function, so equal staleness always mixes equally."""
+        """Return the factor in (0, 1] for a staleness; a pure function."""
         return 1.0
 
 
@@ -154,12 +154,12 @@ class Hinge(Staleness):
 class AdaptiveEpochs:
     """K ← max(1, K + ⌊(γ̄ − γ) · κ⌋) with γ = ‖d‖/‖v‖ (AsyncFedED).
 
-    A client whose base has drifted far in units of its own update gets less to do, a fresh one more.
+    A client whose base model has drifted far, relative to its own update, gets fewer epochs, others more.
 
     Arguments:
         target_ratio: γ̄.
         gain: κ.
-        adapt_after: for so many updates γ counts as γ̄.
+        adapt_after: K does not change in the first ``adapt_after`` updates.
         max_epochs: K never exceeds this.
 
     >>> from asyncmanifold import AdaptiveEpochs

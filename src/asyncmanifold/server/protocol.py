@@ -1,4 +1,4 @@
-"""What goes out, what comes back, and what the server keeps.
+"""Jobs that are sent, updates that come back, and the server's state.
 
 **An offset is always relative to the version that the client started from**: offset k is free control
 point k minus Θ^t. The last row is the local model minus Θ^t. Nothing else in this package is called an
@@ -18,14 +18,14 @@ from asyncmanifold.vectors import Statistics
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of local training; complete when it is dispatched, so that it can run at any time.
+    """One unit of local training, complete when it is dispatched, so that it can be trained at any time.
 
     Arguments:
         number: the dispatch number, unique within a run.
         client: the client's number.
         version: the version t that the client starts from.
         theta: Θ^t; shared, never copied and never written to.
-        statistics: what the model keeps besides parameters, such as BatchNorm's running means.
+        statistics: the model's state besides parameters, such as BatchNorm's running means.
         point_epochs: epochs at the end point.
         curve_epochs: epochs along the curve after that.
 
@@ -45,11 +45,11 @@ class Job:
 
     @property
     def epochs(self) -> int:
-        """All epochs."""
+        """The total number of epochs."""
         return self.point_epochs + self.curve_epochs
 
     def numbers(self) -> dict[str, int]:
-        """Return everything but the model, to send the job elsewhere."""
+        """Return everything except the model, to send the job to another process."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 
@@ -61,7 +61,7 @@ class Update:
         client: the client's number.
         version: the version t that the client started from.
         offsets: shape (n, P): free control points minus Θ^t (the paper's v_i^t).
-        statistics: the client's BatchNorm values and the like.
+        statistics: the client's model statistics, such as BatchNorm's.
         loss: mean training loss over the job.
         seconds: wall time of the training.
 
@@ -81,21 +81,21 @@ class Update:
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that gave no update, with the reason."""
+    """The outcome of a job without an update, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that an update may change. Never modified: an update returns a new one.
+    """Everything that an update may change. Never modified: absorbing an update returns a new state.
 
     Arguments:
-        theta: Θ^τ, the global model now.
-        statistics: its BatchNorm values and the like.
+        theta: Θ^τ, the current global model.
+        statistics: its statistics, such as BatchNorm's.
         version: τ, how often the model has moved.
-        updates: how many updates have been accepted; ahead of ``version`` where a buffer holds some back.
-        memory: what each stage remembers, by its name.
+        updates: how many updates have been accepted; more than ``version`` if a buffer holds some back.
+        memory: the memory of each stage, by its name.
 
     >>> import torch
     >>> from asyncmanifold import ServerState
@@ -114,7 +114,7 @@ class ServerState:
         return self.version - version
 
     def returned(self) -> tuple[Tensor, Statistics]:
-        """Return the model to hand out: the average where there is one, else the current model."""
+        """Return the model to deliver: the average if there is one, else the current model."""
         average = self.memory.get("averaging")
         if average is None:
             return self.theta, self.statistics

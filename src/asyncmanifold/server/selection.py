@@ -1,4 +1,4 @@
-"""Who is sent the next job."""
+"""Selection: which client is sent the next job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class Selection(Part):
-    """Chooses among the clients that wait for a job; uniformly unless a subclass overrides ``choose``.
+    """Chooses among the waiting clients, uniformly unless a subclass overrides ``choose``.
 
     >>> from dataclasses import dataclass
     >>> from asyncmanifold import Method, Selection
@@ -27,13 +27,13 @@ class Selection(Part):
     def choose(
         self, waiting: Sequence[int], random: np.random.Generator, memory: Memory
     ) -> tuple[int, Memory]:
-        """Return the place, in ``waiting``, of the client to be sent a job, and the new memory."""
+        """Return the index in ``waiting`` of the client to send a job, and the new memory."""
         return int(random.integers(len(waiting))), memory
 
 
 @dataclass(frozen=True)
 class Uniform(Selection):
-    """Every client that waits is as likely as any other.
+    """Chooses every waiting client with the same probability.
 
     >>> from asyncmanifold import Method, Uniform
     >>> Method().selection == Uniform()

@@ -1,11 +1,11 @@
-"""What every stage of the server's step has in common: a part, its memory, and what it may know.
+"""What all stages of the server's step have in common: a part, its memory, and the update it sees.
 
 gates → correction → penalty and staleness → buffer → server optimizer → averaging
 
 A stage is one frozen dataclass with its settings. What it remembers between updates is a *memory*: a
-dictionary of tensors, numbers, strings and dictionaries of these, which the state carries and every
-checkpoint holds. A part never changes a memory that it is given; it returns a new one. It copies what it
-keeps of an update or of the model, because their vectors are used again.
+dictionary of tensors, numbers, strings and dictionaries of these, which is stored in the state and in every
+checkpoint. A part never changes the memory that it is given; it returns a new one, so that a rejected update
+changes nothing. It must copy what it keeps of an update or of the model, because their memory is reused.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ Memory = dict[str, Any]
 
 @dataclass(frozen=True)
 class Part:
-    """A stage with settings and, where it says so, a memory."""
+    """A stage with settings and, optionally, a memory."""
 
     tangents: ClassVar[tuple[str, ...]] = ()
     """The entries of the memory that are tangent vectors at the current model, or dictionaries of these. On a
     curved space they are transported whenever the model moves."""
 
     def init(self, theta: Tensor) -> Memory:
-        """Return the memory before the first update; ``theta`` is the model then, with P entries."""
+        """Return the memory before the first update; ``theta`` is the initial model, with P entries."""
         return {}
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What a part may know of the update that is being absorbed."""
+    """The update that is being absorbed, as parts see it."""
 
     update: Update
-    """As received, with ``update.client``."""
+    """The update as received."""
     staleness: int
     """Versions since the client's base model."""
     weight: float
-    """The client's factor of the step: its share of all examples, or what the method's weighting says."""
+    """The client's factor of the step: its share of all examples, or according to the method's weighting."""
     updates: int
     """Updates accepted before this one."""
     theta: Tensor
-    """The model now."""
+    """The current model."""
     measure: Callable[[], Floats] = field(repr=False)
 
     @property
@@ -59,5 +59,5 @@ class Arrival:
 
     @cached_property
     def gram(self) -> Floats:
-        """All inner products of (v_1 … v_n, d), measured when first asked for; d is the drift."""
+        """All inner products of (v_1 … v_n, d), computed on first use; d is the drift."""
         return self.measure()

@@ -27,7 +27,7 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True)
 class Step:
-    """What one accepted update did; the numbers of its trace line."""
+    """The effect of one accepted update: the numbers of its trace record."""
 
     version: int
     """The version after the update."""
@@ -50,7 +50,7 @@ class Step:
     t: float
     """The smallest t* with ‖γ(t*) − Θ‖ = s ‖v'_n‖."""
     step_norm: float
-    """The length of this update's own step; a buffer applies it later."""
+    """The length of this update's own step, which a buffer may apply later."""
 
 
 def absorb(
@@ -63,15 +63,16 @@ def absorb(
     out: Tensor | None = None,
     space: Space = FLAT,
 ) -> tuple[ServerState, Step]:
-    """Return the state after ``update`` and what happened, or raise ``Rejected``. No input is modified.
+    """Return the state after ``update`` and the step that was made, or raise ``Rejected``; modify no input.
 
     Arguments:
-        method: the parts that every update goes through.
+        method: the method, whose parts every update goes through.
         state: the server's state before the update.
         update: what a client sent.
-        base: the model of the version that the client started from, None if the server does not have it.
+        base: the model of the version that the client started from; None if the server does not have it.
         weight: the client's share of all examples.
-        out: a vector of the model's size, not in use, that the new model may be written to.
+        out: an unused vector of the model's size, which the new model may be written to: touching fresh
+            memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
 
     >>> import torch
@@ -84,19 +85,19 @@ def absorb(
     """
     if not 0.0 <= weight < inf:
         raise InputError(f"absorb(weight={weight}) must be at least 0 and finite")
-    base = _checked_base(method, state, update, base)
+    base = _check_update(method, state, update, base)
     memories = _Memories(method, state)
-    arrival, offsets, mixing, curve = _corrected(method, state, update, base, weight, space, memories)
+    arrival, offsets, mixing, curve = _admit_and_correct(method, state, update, base, weight, space, memories)
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
     fraction = penalty * arrival.weight * method.global_lr * slowing
-    if not method.synchronous:  # a round's steps become a mean, which a large η_g may extrapolate
+    if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
         fraction = min(1.0, fraction)
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
-    gathered = _gathered(state.memory.get("statistics"), update.statistics, fraction)
+    gathered = _gather_statistics(state.memory.get("statistics"), update.statistics, fraction)
     released: Move | None = move
     if method.buffer is not None:
         released = memories.call("buffer", method.buffer.gather, move, arrival)
@@ -104,7 +105,7 @@ def absorb(
         memories.keep("statistics", gathered)
         moved = replace(state, updates=state.updates + 1, memory=memories.kept)
     else:
-        moved = _moved(method, state, memories, released, gathered, space, out, updates=1)
+        moved = _move_model(method, state, memories, released, gathered, space, out, updates=1)
     return moved, Step(
         version=moved.version,
         base_version=update.version,
@@ -123,7 +124,7 @@ def absorb(
 
 
 def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
-    """Return the state with what a buffer holds applied; a barrier's steps become their weighted mean."""
+    """Return the state after the steps that a buffer holds; a barrier's steps become their weighted mean."""
     memories = _Memories(method, state)
     held = method.buffer and method.buffer.release(memories.recall("buffer"))
     if not held:
@@ -131,19 +132,19 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
     step, scale = held
     memories.keep("buffer", {})
     move = TangentMove(space, state.theta, step, scale=scale)
-    return _moved(method, state, memories, move, state.memory["statistics"], space)
+    return _move_model(method, state, memories, move, state.memory["statistics"], space)
 
 
 def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
-    """Return v'_1 … v'_n in flat space: what gates and correction make of an update's offsets."""
-    base = _checked_base(method, state, update, base)
+    """Return v'_1 … v'_n in flat space: an update's offsets after gates and correction."""
+    base = _check_update(method, state, update, base)
     memories = _Memories(method, state)
-    _, offsets, mixing, _ = _corrected(method, state, update, base, 1.0, FLAT, memories)
+    _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
     return torch.stack(offsets.combined(mixing))
 
 
 class _Memories:
-    """What parts remember, while a state turns into the next."""
+    """The memories of all parts, while one state becomes the next."""
 
     def __init__(self, method: Method, state: ServerState) -> None:
         self._parts = method.stages
@@ -165,20 +166,20 @@ class _Memories:
         else:
             self.kept.pop(stage, None)
 
-    def carry(self, space: Space, theta: Tensor) -> None:
-        """Transport tangent vectors from the model that was to the one that is."""
+    def transport_tangents(self, space: Space, theta: Tensor) -> None:
+        """Transport tangent vectors from the old model to the new one."""
         for stage, memory in self.kept.items():
             if names := self._parts[stage].tangents if stage in self._parts else ():
-                carried = {name: self._carried(memory[name], space, theta) for name in names}
+                carried = {name: self._transport_entry(memory[name], space, theta) for name in names}
                 self.kept[stage] = {**memory, **carried}
 
-    def _carried(self, entry: Any, space: Space, theta: Tensor) -> Any:
+    def _transport_entry(self, entry: Any, space: Space, theta: Tensor) -> Any:
         if isinstance(entry, dict):
-            return {key: self._carried(value, space, theta) for key, value in entry.items()}
+            return {key: self._transport_entry(value, space, theta) for key, value in entry.items()}
         return space.transport(self._theta, theta, entry)
 
 
-def _corrected(
+def _admit_and_correct(
     method: Method,
     state: ServerState,
     update: Update,
@@ -187,9 +188,10 @@ def _corrected(
     space: Space,
     memories: _Memories,
 ) -> tuple[Arrival, Tangents, Floats, Floats]:
-    """Let an update through the gates and correct it.
+    """Pass an update through the gates and correct it.
 
-    Return it, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner products.
+    Return the arrival, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner
+    products.
     """
     offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
     arrival = Arrival(
@@ -198,23 +200,23 @@ def _corrected(
         weight=method.share(weight),
         updates=state.updates,
         theta=state.theta,
-        measure=lambda: _finite(offsets.gram()),
+        measure=lambda: _check_finite(offsets.gram()),
     )
     factor = 1.0
     for stage, gate in method.all_gates.items():
         factor *= memories.call(stage, gate.admit, arrival)
     gram = arrival.gram
     if factor != 1.0:
-        gram = _scaled(gram, factor)
-    shortened = offsets if factor == 1.0 else offsets.scaled(factor)
+        gram = _scale_offsets(gram, factor)
+    shorten = offsets if factor == 1.0 else offsets.scaled(factor)
     if method.correction.transforms:
-        shortened = memories.call("correction", shortened.transformed, method.correction, arrival)
-        gram = _finite(shortened.gram())
-    mixing = shortened.coefficients(method.correction, gram)
-    return arrival, shortened, mixing, mixing @ gram @ mixing.T
+        shorten = memories.call("correction", shorten.transformed, method.correction, arrival)
+        gram = _check_finite(shorten.gram())
+    mixing = shorten.coefficients(method.correction, gram)
+    return arrival, shorten, mixing, mixing @ gram @ mixing.T
 
 
-def _moved(
+def _move_model(
     method: Method,
     state: ServerState,
     memories: _Memories,
@@ -230,11 +232,11 @@ def _moved(
         move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
     theta = move.target(out)
     if not space.is_flat:
-        memories.carry(space, theta)
+        memories.transport_tangents(space, theta)
     memories.keep("statistics", {})
     moved = ServerState(
         theta=theta,
-        statistics=_mixed(state.statistics, gathered, scale),
+        statistics=_mix_statistics(state.statistics, gathered, scale),
         version=state.version + 1,
         updates=state.updates + updates,
         memory=memories.kept,
@@ -245,16 +247,16 @@ def _moved(
     return replace(moved, memory=memories.kept)
 
 
-def _gathered(held: Memory | None, received: Statistics, fraction: float) -> Memory:
-    """Add a client's statistics, in proportion to its step, to those that wait for the model to move."""
+def _gather_statistics(held: Memory | None, received: Statistics, fraction: float) -> Memory:
+    """Add a client's statistics, weighted by its step, to those that wait for the model to move."""
     floats = received.floats * fraction if received.floats.numel() else received.floats
     if held is not None:
         floats, fraction = held["floats"] + floats, held["fraction"] + fraction
     return {"floats": floats, "fraction": fraction, "integers": received.integers}
 
 
-def _mixed(current: Statistics, gathered: Memory, scale: float) -> Statistics:
-    """Move statistics towards the mean of those gathered, by the whole step fraction, at most 1."""
+def _mix_statistics(current: Statistics, gathered: Memory, scale: float) -> Statistics:
+    """Move statistics towards the mean of the gathered ones, by the sum of step fractions, at most 1."""
     if gathered["fraction"] <= 0.0 or not current.floats.numel():
         return Statistics(current.floats, gathered["integers"])
     mean = gathered["floats"] / gathered["fraction"]
@@ -262,8 +264,8 @@ def _mixed(current: Statistics, gathered: Memory, scale: float) -> Statistics:
     return Statistics(torch.lerp(current.floats, mean, fraction), gathered["integers"])
 
 
-def _checked_base(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
-    """Return the base model of an update of the right form."""
+def _check_update(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
+    """Reject an update of the wrong form or version; return its base model."""
     if update.version > state.version:
         raise Rejected(f"base version {update.version} is in the future, the model is at {state.version}")
     if base is None or update.version < 0:
@@ -284,15 +286,15 @@ def _check_form(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.
         raise Rejected(f"{name} are {tensor.dtype}, not {dtype}")
 
 
-def _finite(gram: Floats) -> Floats:
-    """Reject non-finite offsets, which the Gram matrix shows for free."""
+def _check_finite(gram: Floats) -> Floats:
+    """Reject non-finite offsets; they show in the Gram matrix, so this needs no pass over the offsets."""
     if not all(map(isfinite, gram.ravel().tolist())):
         raise Rejected("offsets have non-finite values or overflow")
     return gram
 
 
-def _scaled(gram: Floats, factor: float) -> Floats:
-    """Return the inner products with every offset multiplied by ``factor``, the drift left as it is."""
+def _scale_offsets(gram: Floats, factor: float) -> Floats:
+    """Return the inner products with every offset multiplied by ``factor``, the drift unchanged."""
     factors = np.full(len(gram), factor)
     factors[-1] = 1.0
     scaled: Floats = gram * np.outer(factors, factors)

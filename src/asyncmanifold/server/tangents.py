@@ -1,4 +1,4 @@
-"""An update's offsets at the current model, in flat space and on manifolds: the same four questions."""
+"""An update's offsets at the current model, with one interface for flat space and manifolds."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Tangents(Protocol):
         ...
 
     def scaled(self, factor: float) -> Tangents:
-        """Return the same with every offset multiplied."""
+        """Return the tangents with every offset multiplied by ``factor``."""
         ...
 
     def transformed(
         self, correction: Correction, arrival: Arrival, memory: Memory
     ) -> tuple[Tangents, Memory]:
-        """Return the same changed entry by entry, and the correction's new memory."""
+        """Return the tangents after the correction's ``transform``, and its new memory."""
         ...
 
     def coefficients(self, correction: Correction, gram: Floats) -> Floats:
-        """Return the corrected offsets as combinations of (v_1 … v_n, d), a row each."""
+        """Return the corrected offsets as combinations of (v_1 … v_n, d), one row per offset."""
         ...
 
     def combined(self, mixing: Floats) -> list[Tensor]:
-        """Return combinations of (v_1 … v_n, d) as tangent vectors, one for each row of ``mixing``."""
+        """Return combinations of (v_1 … v_n, d) as tangent vectors, one per row of ``mixing``."""
         ...
 
     def step(
@@ -56,7 +56,11 @@ class Tangents(Protocol):
 
 @dataclass(frozen=True)
 class FlatTangents(Tangents):
-    """In flat space nothing is stored: a factor is kept as a number, the drift is formed in passing."""
+    """Tangents in flat space.
+
+    No vector is stored, which saves passes over memory: the factor stays a number, and the drift is formed
+    block by block.
+    """
 
     space: Space
     theta: Tensor
@@ -99,8 +103,11 @@ class FlatTangents(Tangents):
 
 @dataclass(frozen=True)
 class CurvedTangents(Tangents):
-    """On a curved space offsets are tangent vectors at the base model; a correction takes them to the current
-    one and then acts as in flat space, with the inner product there."""
+    """Tangents on a curved space.
+
+    Offsets are tangent vectors at the base model; a correction takes them to the current model and then acts
+    as in flat space, with the inner product there.
+    """
 
     space: Space
     theta: Tensor
@@ -111,7 +118,7 @@ class CurvedTangents(Tangents):
     def lift(
         cls, space: Space, theta: Tensor, base: Tensor, offsets: Tensor, correction: Correction
     ) -> CurvedTangents:
-        """Take offsets at ``base`` to ``theta``."""
+        """Transport offsets from ``base`` to ``theta``, as the correction says."""
         if base is theta:
             return cls(space, theta, torch.cat([offsets, torch.zeros_like(theta)[None]]))
         lifted = correction.lifted(space, theta, base, offsets)

@@ -1,1 +1,1 @@
-"""One run at the server, whatever engine drives it: its session, its settings and its files."""
+"""One run at the server, for any engine: its session, its settings and its files."""

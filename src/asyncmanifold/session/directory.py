@@ -16,11 +16,11 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
 
 MADE_BY = "asyncmanifold"
-"""The key of a configuration that holds the version that made it."""
+"""The configuration key that holds the version of the package that wrote it."""
 
 
 class RunDirectory:
-    """One run's files. Locked while it is open, so that no two processes write to the same run."""
+    """One run's files; locked while open, so that no two processes write to the same run."""
 
     def __init__(self, path: Path, config: dict[str, Any], *, resume: bool) -> None:
         """Open or create the directory of a run with this configuration."""
@@ -39,7 +39,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
-            raise InputError(f"{path}: another process is running there") from error
+            raise InputError(f"{path}: in use by another process") from error
         try:
             self._claim(config, resume)
         except BaseException:
@@ -48,7 +48,7 @@ class RunDirectory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run is complete; the summary is the last file that it writes."""
+        """Whether the run is complete: the summary is the last file that it writes."""
         return self.summary.exists()
 
     def read_summary(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class RunDirectory:
         return summary
 
     def give_up(self) -> None:
-        """Leave the directory as it was found, if the run has not begun."""
+        """Remove the run's files if the run has not begun, so that the directory can be used again."""
         if not (self.trace.exists() and self.trace.stat().st_size):
             self.trace.unlink(missing_ok=True)
             self.config.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ class RunDirectory:
         if not self.config.exists():
             if others := [f.name for f in self.path.iterdir() if not f.name.endswith(".draft")]:
                 raise InputError(
-                    f"{self.path}: not empty and no run (it has {sorted(others)[0]}): choose a new directory"
+                    f"{self.path}: not empty and not a run (has {sorted(others)[0]}): choose a new directory"
                 )
             write_atomically(self.config, tomli_w.dumps({MADE_BY: __version__, **config}).encode())
             return
@@ -82,7 +82,7 @@ class RunDirectory:
             existing = tomllib.loads(self.config.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{self.config}: {error}") from error
-        made_by = existing.pop(MADE_BY, "0.1.0")  # which did not say so
+        made_by = existing.pop(MADE_BY, "0.1.0")  # 0.1.0 did not write its version
         if made_by != __version__:
             raise InputError(
                 f"{self.path}: made by asyncmanifold {made_by}, and this is {__version__}: resume it with "
@@ -93,7 +93,7 @@ class RunDirectory:
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str | None:
-    """Say where two configurations differ first, if they do."""
+    """Describe the first difference of two configurations, if there is one."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return None if old == new else f"{path} is {old!r} there, {new!r} here"
     for key in sorted({*old, *new}):

@@ -20,13 +20,13 @@ Observer = Callable[[Record], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """Where a run is kept, and who watches it.
+    """Where a run is stored, and who observes it.
 
     Arguments:
-        out: the run's directory; without it the run is kept in memory.
-        resume: continue what an interrupted run left in ``out``, to the same bits.
+        out: the run's directory; by default the run is kept in memory.
+        resume: continue an interrupted run in ``out``, with the same result to the last bit.
         observer: a function that is called with every record of the trace.
-        config: the configuration that is written beside the trace; by default one is made.
+        config: the configuration to write beside the trace; by default it is made from the run's settings.
         labels: ``scenario``, ``method`` and ``seed`` as summaries and reports name them.
 
     >>> from asyncmanifold import Records
@@ -42,10 +42,10 @@ class Records:
 
 
 class Journal:
-    """The records of one run while it goes on."""
+    """The files of one run while it is running."""
 
     def __init__(self, records: Records, config: Mapping[str, Any], labels: Mapping[str, Any]) -> None:
-        """Open the directory, if any; ``config`` and ``labels`` are used where ``records`` has none."""
+        """Open the directory, if any; ``config`` and ``labels`` are defaults for those of ``records``."""
         self.labels = dict(records.labels or labels)
         self._observer = records.observer
         self._trace: FileTrace | MemoryTrace = MemoryTrace()
@@ -56,18 +56,19 @@ class Journal:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the directory holds a run that has come to its end."""
+        """Whether the directory holds a finished run."""
         return self.directory is not None and self.directory.is_finished
 
     @property
     def records(self) -> list[Record]:
-        """Everything written so far, in this call and before it."""
+        """All records so far, including those of interrupted calls."""
         return list(self._trace)
 
     def restore(self, unpack: Callable[[Any], None] | None = None) -> None:
-        """Open the trace and give what the last checkpoint holds, if there is one, to ``unpack``.
+        """Open the trace, and pass the last checkpoint, if there is one, to ``unpack``.
 
-        What was written after the checkpoint is cut off the trace; without ``unpack`` the run starts over.
+        The trace is cut to its length at the checkpoint: the updates after it are made again and would
+        otherwise be recorded twice. Without ``unpack`` the run starts over.
         """
         if self.directory is None:
             return
@@ -92,7 +93,7 @@ class Journal:
             self._observer(record)
 
     def checkpoint(self, tree: Mapping[str, Any]) -> None:
-        """Put on disk, atomically, what the rest of the run depends on."""
+        """Write a checkpoint, atomically: everything that the rest of the run depends on."""
         if self.directory is not None and isinstance(self._trace, FileTrace):
             save_tree(self.directory.checkpoint, {**tree, "trace_position": self._trace.position()})
 
@@ -117,7 +118,7 @@ class Journal:
         return summary
 
     def load_finished(self, model: FlatModel) -> Summary:
-        """Put what a finished run left behind into ``model``, and return its summary."""
+        """Load the final model of a finished run into ``model``, and return its summary."""
         assert self.directory is not None
         tensors, _ = load_tensors(self.directory.model)
         model.module.load_state_dict(tensors)
@@ -125,7 +126,7 @@ class Journal:
         return self.directory.read_summary()
 
     def give_up(self) -> None:
-        """Leave the directory as it was found, if the run has not begun."""
+        """Remove the run's files if the run has not begun, so that the directory can be used again."""
         self._trace.close()
         if self.directory is not None:
             self.directory.give_up()

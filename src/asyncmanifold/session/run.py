@@ -1,4 +1,4 @@
-"""How long a run is and what is recorded of it."""
+"""Settings of a run: its length, evaluations, seed and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from asyncmanifold.checks import check
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How long a run is and what is recorded of it.
+    """The length of a run, its evaluations, its seed and its checkpoints.
 
     Arguments:
-        updates: accepted client updates, whether or not a buffer holds them back.
+        updates: the number of accepted client updates, including those that a buffer holds back.
         evaluate_every: updates between two evaluations.
-        target: the score whose first reaching is reported (the paper's T_e: 1 − e).
-        seed: what all random numbers of the run are derived from.
+        target: a score; the first update that reaches it is reported (the paper's T_e: 1 − e).
+        seed: the seed of all random numbers of the run.
         checkpoint_seconds: wall time between two checkpoints.
 
     >>> from asyncmanifold import Run

@@ -1,7 +1,7 @@
-"""One server session: what is sent out, what comes back, and everything that the server keeps of it.
+"""One server session: the jobs it sends, the updates it absorbs, and the state of the run.
 
-An engine (simulation, replay, deployment) decides only who arrives when. The session makes jobs, absorbs or
-refuses what they came to, evaluates, and knows what a checkpoint must hold.
+An engine (simulation, replay, deployment) decides only which update arrives when. The session makes jobs,
+absorbs or refuses their results, evaluates, and knows what a checkpoint must hold.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel, Statistics
 
 Judge = Callable[[int, FlatModel], Mapping[str, float]]
-"""Takes the number of updates and the model; returns its scores, none where nobody judges."""
+"""Takes the number of updates and the model; returns its scores, none if there is no evaluation."""
 Restored = TypeVar("Restored")
 LEAST_REFUSALS = 100
-"""Arrivals in a row that may give nothing before a run is given up; more where more jobs are out."""
+"""The run stops after this many consecutive arrivals without an update; more if many jobs are out."""
 
 
 class TraceWriter(Protocol):
@@ -64,7 +64,7 @@ class Session:
         judge: Judge,
         metrics: Sequence[str] = (),
     ) -> None:
-        """Start from ``model``'s weights; it is then used for evaluations.
+        """Start from the weights of ``model``, which is then used for evaluations.
 
         The first of ``metrics`` is the score that counts; without any, the first that ``judge`` returns.
         """
@@ -73,10 +73,10 @@ class Session:
         self.state = ServerState(model.vector.clone(), model.read_statistics())
         self.best: BestModel | None = None
         self.epochs: dict[int, int] = {}
-        """Epochs of clients whose number has adapted."""
+        """Point epochs by client, for clients whose number has adapted."""
         self.dispatched = 0
         self.refused = 0
-        """Arrivals in a row that gave nothing."""
+        """Consecutive arrivals without an accepted update."""
         self.curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
         self._trace, self._judge = trace, judge
         self._users: Counter[int] = Counter()  # version -> jobs that started from it and are out
@@ -96,11 +96,11 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """Wall time of the run so far, over interruptions."""
+        """Wall time of the run so far, without interruptions."""
         return perf_counter() - self._started
 
     def choose(self, waiting: Sequence[int]) -> int:
-        """Return the place, in ``waiting``, of the client that is sent the next job."""
+        """Return the index in ``waiting`` of the client that is sent the next job."""
         random = derive(self.run.seed, Purpose.DISPATCH, self.dispatched)
         memory = self.state.memory.get("selection")
         if memory is None:
@@ -111,9 +111,9 @@ class Session:
         return place
 
     def job(self, client: int, number: int | None = None, epochs: int | None = None) -> Job:
-        """Return a client's next job, from the model as it is now.
+        """Make a client's next job, from the current model.
 
-        A replay says which number and how many epochs, curve epochs included, the job had.
+        A replay passes the recorded ``number`` and ``epochs``, curve epochs included.
         """
         point_epochs = self.epochs.get(client, self.training.point_epochs)
         job = Job(
@@ -130,14 +130,14 @@ class Session:
         return job
 
     def adopt(self, job: Job) -> None:
-        """Count a job as out; one that was out at a checkpoint is out again."""
+        """Count a job as out: a new one, or one that was out at the last checkpoint."""
         self._users[job.version] += 1
         self._jobs_out += 1
 
     def accept(self, job: Job, parcel: Parcel, weight: float, **arrival: Any) -> Record:
-        """Absorb what a job came to and return its record, of an update or of a rejection.
+        """Absorb the result of a job and return its record, of an update or of a rejection.
 
-        ``weight`` is the client's share of all examples; ``arrival`` is what else the engine records of it,
+        ``weight`` is the client's share of all examples; ``arrival`` holds further fields of the record,
         such as ``time`` and ``dispatched``.
         """
         before = self.state
@@ -192,18 +192,18 @@ class Session:
         return record
 
     def drop(self, job: Job) -> None:
-        """Count a job as out no more; a synchronous round ends with its last one."""
+        """Count a job as no longer out; a synchronous round ends with its last job."""
         self._users[job.version] -= 1
         self._jobs_out -= 1
         if self.method.synchronous and not self._jobs_out:
             self.state = flush(self.method, self.state, self.model.space)
 
     def write(self, kind: str, **facts: Any) -> None:
-        """Record something that only the engine knows of."""
+        """Record an event that only the engine knows."""
         self._trace.write({"kind": kind, **facts})
 
     def evaluate(self, time: float) -> None:
-        """Judge the model that would be handed out now, keep it if it is the best, and record the scores."""
+        """Evaluate the model that would be returned now, keep it if it is the best, and record the scores."""
         self.model.load(*self.state.returned())
         scores = self._judge(self.state.updates, self.model)
         if not scores:
@@ -218,17 +218,17 @@ class Session:
             update=self.state.updates,
             version=self.state.version,
             time=time,
-            **finite(scores),
+            **replace_non_finite(scores),
             wall_seconds=self.seconds,
         )
 
     def evaluate_if_due(self, time: float) -> None:
-        """Evaluate after every so many updates and at the end."""
+        """Evaluate after every ``evaluate_every`` updates and at the end."""
         if self.is_finished or self.state.updates % self.run.evaluate_every == 0:
             self.evaluate(time)
 
     def pack(self) -> dict[str, Any]:
-        """Return everything that the rest of the run depends on, but for jobs that are out."""
+        """Return everything that the rest of the run depends on, except jobs that are out."""
         return {
             "state": vars(self.state),
             "best": None if self.best is None else vars(self.best),
@@ -240,9 +240,9 @@ class Session:
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
-        """Go back to what ``pack`` returned."""
-        self.state = restored(ServerState, packed["state"])
-        self.best = None if packed["best"] is None else restored(BestModel, packed["best"])
+        """Restore what ``pack`` returned."""
+        self.state = rebuild(ServerState, packed["state"])
+        self.best = None if packed["best"] is None else rebuild(BestModel, packed["best"])
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
@@ -250,20 +250,20 @@ class Session:
         self._started = perf_counter() - packed["seconds"]
 
     def _retire(self, version: int, theta: Tensor) -> None:
-        """Keep the memory of a model that nobody needs any more for the next one.
+        """Keep the memory of a model that no job needs any more, for the next model.
 
-        Touching fresh pages costs as much as the arithmetic of an update.
+        Touching fresh memory pages costs as much as the arithmetic of an update.
         """
         if version != self.state.version and self._users[version] <= 0:
             del self._users[version]
             self._spare = theta
 
 
-def finite(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the scores with None for those that are not finite, which JSON cannot say."""
+def replace_non_finite(scores: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the scores with None for those that are not finite, which JSON cannot represent."""
     return {name: value if isfinite(value) else None for name, value in scores.items()}
 
 
-def restored(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
-    """Return a state, job or model whose fields were packed, its statistics as a list of two."""
+def rebuild(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
+    """Return a state, job or model from its packed fields, where statistics are a list of two tensors."""
     return cls(**{**packed, "statistics": Statistics(*packed["statistics"])})

@@ -1,4 +1,4 @@
-"""What a run came to, read from its trace."""
+"""The summary of a run, computed from its trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Summary = dict[str, Any]
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and the standard deviation of two values or more."""
+    """Return the mean, and the standard deviation if there are at least two values."""
     return mean(values), stdev(values) if len(values) > 1 else None
 
 
@@ -26,10 +26,10 @@ def summarise(
     per_client: Sequence[float | None] | None,
     validation: float | None,
 ) -> Summary:
-    """Return the numbers of a finished run; the first of ``metrics`` is the one that is reported.
+    """Return the numbers of a finished run; the first of ``metrics`` is the reported one.
 
     ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
-    taken over it. ``validation`` is the final model's score on all of that data.
+    computed from it. ``validation`` is the final model's score on all of that data.
     """
     counts: Counter[str] = Counter()
     evaluations: list[Record] = []

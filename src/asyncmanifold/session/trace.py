@@ -33,10 +33,10 @@ class MemoryTrace:
 
 
 class FileTrace:
-    """A trace in a file: one JSON object a line, each written out at once."""
+    """A trace in a file: one JSON object per line, each flushed at once, so that a kill loses no record."""
 
     def __init__(self, path: Path, keep: int = 0) -> None:
-        """Open for appending after the first ``keep`` bytes; what stands behind them is cut off."""
+        """Open for appending after the first ``keep`` bytes, and cut off the rest."""
         self._path = path
         self._file = path.open("a+b")
         self._file.truncate(keep)
@@ -48,7 +48,7 @@ class FileTrace:
         self._flush()
 
     def position(self) -> int:
-        """Return the length in bytes, once everything is safely on disk."""
+        """Return the length in bytes, after everything is on disk."""
         self._flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
@@ -57,7 +57,7 @@ class FileTrace:
         return read_trace(self._path)
 
     def close(self) -> None:
-        """Close the file; what could not be written to a full disk has been reported already."""
+        """Close the file; an error of a full disk has been raised by ``write`` already."""
         with suppress(OSError):
             self._file.close()
 
@@ -69,7 +69,7 @@ class FileTrace:
 
 
 def read_trace(path: Path) -> Iterator[Record]:
-    """Yield the records of a trace file; a last line that was cut off by a kill is left out."""
+    """Yield the records of a trace file, without a last line that was cut off when the process was killed."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):

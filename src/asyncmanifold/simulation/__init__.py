@@ -1,1 +1,1 @@
-"""The deterministic simulator: schedules on a virtual clock, executors, and the event loop."""
+"""The deterministic simulator: schedules on a virtual clock, and the event loop."""

@@ -1,4 +1,4 @@
-"""The event loop: arrivals on a virtual clock, each absorbed the moment it comes.
+"""The event loop: arrivals on a virtual clock, each absorbed the moment it arrives.
 
 A run is a pure function of its configuration and seed. Time is virtual, ties break by dispatch number,
 and a job's result depends only on the job, so the trace is the same for any executor.
@@ -15,14 +15,14 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
-from asyncmanifold.session.session import Session, restored
+from asyncmanifold.session.session import Session, rebuild
 from asyncmanifold.simulation.idle import IdleClients
 from asyncmanifold.simulation.schedules import Schedule
 
 
 @dataclass(frozen=True)
 class SimulatedFlight:
-    """A job under way on the virtual clock."""
+    """A job in flight on the virtual clock."""
 
     job: Job
     dispatched: float
@@ -31,13 +31,13 @@ class SimulatedFlight:
 
 
 class Simulation:
-    """Who arrives when, on a virtual clock; everything else is the session's.
+    """Decides which update arrives when, on a virtual clock; the session does everything else.
 
-    The public attributes are what a checkpoint holds besides the session.
+    A checkpoint holds the public attributes and the session.
     """
 
     def __init__(self, session: Session, schedule: Schedule, sizes: list[int]) -> None:
-        """``sizes`` are the clients' numbers of examples."""
+        """Start with all clients idle; ``sizes`` are their numbers of examples."""
         self.session = session
         self._schedule, self._sizes, self._examples = schedule, sizes, sum(sizes)
         self._mean_length = float(session.training.point_epochs + session.curve_epochs)
@@ -45,11 +45,11 @@ class Simulation:
         self.time = 0.0
         self.idle = IdleClients(present)
         self.changes = changes[::-1]
-        """Clients still to join or leave, the next one last."""
+        """Clients that will join or leave, in descending order of time."""
         self.flights: dict[int, SimulatedFlight] = {}
 
     def start(self, executor: Executor) -> None:
-        """Send out the first jobs, or again what was in flight at a checkpoint."""
+        """Send the first jobs, or again those that were in flight at a checkpoint."""
         self._arrivals = [(f.arrival, f.job.number, client) for client, f in self.flights.items()]
         heapq.heapify(self._arrivals)
         for flight in self.flights.values():
@@ -60,7 +60,10 @@ class Simulation:
             self._dispatch(executor)
 
     def next_arrival(self, executor: Executor) -> tuple[SimulatedFlight, Outcome] | None:
-        """Train the next arrival, without changing anything; None where a client joins or leaves first."""
+        """Return the next arrival with its outcome, without changing any state.
+
+        None if a client joins or leaves before it.
+        """
         while self._arrivals and not self._is_current(self._arrivals[0]):
             heapq.heappop(self._arrivals)
         if not self._arrivals and not self.changes:
@@ -73,7 +76,7 @@ class Simulation:
         return flight, executor.result(flight.job, self.session.remaining)
 
     def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
-        """Make one change, record it, and send out what follows."""
+        """Process one event, record it, and send the jobs that follow."""
         if arrival is None:
             self._change_membership(executor)
         else:
@@ -84,7 +87,7 @@ class Simulation:
     def pack(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on.
 
-        Trained jobs that have not arrived are left out: they are trained again.
+        Results of jobs that have not arrived are left out: they are trained again, to the same bits.
         """
         return {
             **self.session.pack(),
@@ -95,14 +98,14 @@ class Simulation:
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
-        """Go back to what ``pack`` returned."""
+        """Restore what ``pack`` returned."""
         self.session.unpack(packed)
         self.time = packed["time"]
         self.idle = IdleClients(packed["idle"])
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
-            job = restored(Job, entry["job"])
+            job = rebuild(Job, entry["job"])
             self.flights[job.client] = SimulatedFlight(**{**entry, "job": job})
             self.session.adopt(job)
 
@@ -146,7 +149,7 @@ class Simulation:
     def _dispatch(self, executor: Executor) -> None:
         """Send jobs to idle clients up to the concurrency limit."""
         if self.session.method.synchronous and self.flights:
-            return  # the round goes on
+            return  # the round is not over
         limit = self._schedule.concurrency or len(self._sizes)
         while self.idle and len(self.flights) < limit:
             client = self.idle.take(self.session.choose(self.idle))

@@ -1,4 +1,4 @@
-"""Clients that wait for a job."""
+"""The clients that wait for a job."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import overload
 
 
 class IdleClients(Sequence[int]):
-    """Clients in an order that only random draws give a meaning.
+    """Waiting clients, in arbitrary order: only random draws read it.
 
-    Any of them is found, added and removed in the same time, however many there are: the last one takes the
-    place of one that goes.
+    Finding, adding and removing a client take the same time for any number of clients, because the last one
+    moves into the gap that a removed one leaves.
     """
 
     def __init__(self, clients: Iterable[int]) -> None:
@@ -30,7 +30,7 @@ class IdleClients(Sequence[int]):
         return self._clients[place]
 
     def add(self, client: int) -> None:
-        """Add a client behind the last."""
+        """Add a client at the end."""
         self._places[client] = len(self._clients)
         self._clients.append(client)
 
@@ -39,7 +39,7 @@ class IdleClients(Sequence[int]):
         self.take(self._places[client])
 
     def take(self, place: int) -> int:
-        """Remove the client at a place and return it."""
+        """Remove the client at an index and return it."""
         client, last = self._clients[place], self._clients.pop()
         if client != last:
             self._clients[place] = last

@@ -1,4 +1,4 @@
-"""A run whose arrivals were recorded, in a deployment or a simulation: the same updates in the same order."""
+"""Repeat recorded arrivals, of a deployment or a simulation: the same updates in the same order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NEEDED: dict[str, Any] = {
     **dict.fromkeys(("job", "client", "base_version", "version", "epochs"), int),
     **dict.fromkeys(("weight", "time", "dispatched"), (int, float)),
 }
-"""What a recorded update must have, and of which type."""
+"""The fields that a recorded update must have, and their types."""
 
 
 def recorded_updates(trace: Iterable[Record]) -> list[Record]:
-    """Return the accepted updates of a trace, or say what one lacks."""
+    """Return the accepted updates of a trace; an ``InputError`` names a missing or wrong field."""
     updates = [record for record in trace if record.get("kind") == "update"]
     if not updates:
         raise InputError("no accepted updates to replay")
@@ -36,16 +36,16 @@ def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     return updates
 
 
-def arranged(task: Task, updates: Iterable[Record]) -> Task:
-    """Return the task with the data of each recorded client in its place.
+def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
+    """Return the task with its clients' data in the order of the recorded clients.
 
-    A node of a deployment says which partition it has; a simulator's client is its own.
+    A deployment records which partition each node has; in a simulation, client and partition are the same.
     """
     part_of: dict[int, int] = {}
     for record in updates:
         client, part = record["client"], record.get("partition", record["client"])
         if part is None:
-            raise InputError(f"client {client} was started without partition-id: nobody knows its data here")
+            raise InputError(f"client {client} was started without partition-id: its data is unknown here")
         if not isinstance(part, int) or not 0 <= part < len(task.clients):
             count = len(task.clients)
             raise InputError(
@@ -58,12 +58,12 @@ def arranged(task: Task, updates: Iterable[Record]) -> Task:
 
 
 class Replay:
-    """Trains every recorded update again from the version it started from, and absorbs it in its turn."""
+    """Trains every recorded update again from its base version, and absorbs them in their recorded order."""
 
     def __init__(self, session: Session, updates: list[Record]) -> None:
         self._session, self._updates = session, updates
         self._starting: dict[int, list[int]] = {}
-        """The places of the updates that start from each version."""
+        """The indices of the updates that start from each version."""
         for place, record in enumerate(updates, start=1):
             if record["epochs"] <= session.curve_epochs:
                 raise InputError(
@@ -75,23 +75,23 @@ class Replay:
         self._last_version = max(max(record["version"], record["base_version"]) for record in updates)
 
     def run(self, executor: Executor) -> None:
-        """Make every recorded update again."""
+        """Repeat every recorded update."""
         self._session.evaluate(0.0)
         self._send(executor)
         for number, record in enumerate(self._updates, start=1):
             version = self._session.state.version
             problem = self._absorb(record, executor)
             if problem is not None:
-                raise RunError(f"update {number} of the trace cannot be made again: {problem}")
+                raise RunError(f"update {number} of the trace cannot be repeated: {problem}")
             self._session.evaluate_if_due(record["time"])
             if self._session.state.version != version:
                 self._send(executor)
 
     def _absorb(self, record: Record, executor: Executor) -> str | None:
-        """Train and absorb an update with the weight that was recorded; return what is wrong, if anything."""
+        """Train and absorb an update with its recorded weight; return the problem, if there is one."""
         job = self._jobs.pop(record["job"], None)
         if job is None:
-            return "its base model never was"
+            return "its base version was never made"
         outcome = executor.result(job, self._session.remaining)
         if isinstance(outcome, Failure):
             return outcome.reason
@@ -102,11 +102,11 @@ class Replay:
         return None if made["kind"] == "update" else str(made["reason"])
 
     def _send(self, executor: Executor) -> None:
-        """Send out every job that starts from the model as it is now."""
+        """Send every job that starts from the current model."""
         for place in self._starting.get(self._session.state.version, []):
             record = self._updates[place]
             job = self._session.job(record["client"], number=record["job"], epochs=record["epochs"])
             self._jobs[job.number] = job
             executor.submit(job, float(place))
             if job.version == self._last_version:
-                self._session.adopt(job)  # a round that was cut short stays so: somebody is still out
+                self._session.adopt(job)  # out twice: a round that was cut short is never flushed

@@ -1,4 +1,4 @@
-"""Run a method on a task from beginning to end, with or without a directory to keep it in."""
+"""Run a method on a task from beginning to end, with or without an output directory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.session import Session, TraceWriter, finite
+from asyncmanifold.session.session import Session, TraceWriter, replace_non_finite
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.replay import Replay, arranged, recorded_updates
+from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
@@ -34,11 +34,11 @@ from asyncmanifold.vectors import FlatModel
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gives back.
+    """The result of a run.
 
     Arguments:
-        model: the final model: the average where there is one.
-        summary: the run in numbers, as in ``summary.json``.
+        model: the final model, or the average if the method has one.
+        summary: the numbers of the run, as in ``summary.json``.
         trace: every record, as in ``trace.jsonl``.
 
     >>> from asyncmanifold import Result
@@ -66,14 +66,14 @@ def simulate(
 
     Arguments:
         task: model, loss and data.
-        method: a published method's name, or one put together from parts.
+        method: the name of a published method, or a ``Method`` composed of parts.
         training: how clients train.
         schedule: when clients arrive.
         run: how long the run is, and its seed.
         placement: where jobs are trained; the result is the same everywhere.
-        records: where the run is kept, and who watches it.
-        replay: the trace of another run: its accepted updates arrive again in their order, in place of the
-            schedule's.
+        records: where the run is stored, and who observes it.
+        replay: the trace of another run, whose accepted updates are repeated in their order; the schedule is
+            then not used.
 
     >>> import torch
     >>> from asyncmanifold import Run, Task, simulate
@@ -88,7 +88,7 @@ def simulate(
     updates = None
     if replay is not None:
         updates = recorded_updates(replay)
-        task, run = arranged(task, updates), replace(run, updates=len(updates))
+        task, run = arrange_clients(task, updates), replace(run, updates=len(updates))
     with ExitStack() as stack:
         stack.enter_context(torch_threads())
         keep_freed_memory()
@@ -98,7 +98,7 @@ def simulate(
         journal = Journal(records, described, labels)
         stack.callback(journal.close)
         if journal.is_finished:
-            return _result(model, journal.load_finished(model), journal)
+            return _make_result(model, journal.load_finished(model), journal)
         session = open_session(task, chosen, training, run, model, journal)
         engine: Simulation | Replay
         if updates is None:
@@ -108,19 +108,19 @@ def simulate(
             engine = Replay(session, updates)
             journal.restore()
         recipe = Recipe(task, chosen.embedding, chosen.outgoing, training, run.seed)
-        executor = _opened(placement, recipe, journal)
+        executor = _open_executor(placement, recipe, journal)
         stack.callback(executor.close)
         if isinstance(engine, Replay):
             engine.run(executor)
         else:
-            _loop(engine, executor, journal)
-        return _result(model, _conclude(session, task, journal), journal)
+            _run_simulation(engine, executor, journal)
+        return _make_result(model, _score_and_conclude(session, task, journal), journal)
 
 
 def open_session(
     task: Task, method: Method, training: LocalTraining, run: Run, model: FlatModel, trace: TraceWriter
 ) -> Session:
-    """Return a session that judges models on the task's test data."""
+    """Return a session that evaluates models on the task's test data."""
 
     def judge(_: int, judged: FlatModel) -> dict[str, float]:
         return task.evaluate(judged, task.test)
@@ -128,8 +128,8 @@ def open_session(
     return Session(method, training, run, model, trace, judge, list(task.metrics))
 
 
-def _opened(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
-    """Start the executor; a run that cannot begin leaves its directory free for another try."""
+def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
+    """Start the executor; if that fails, free the run's directory for another try."""
     try:
         return placement.open(recipe)
     except BaseException:
@@ -137,8 +137,11 @@ def _opened(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
         raise
 
 
-def _loop(simulation: Simulation, executor: Executor, journal: Journal) -> None:
-    """Absorb arrivals until the run is finished, with a checkpoint from time to time and on Ctrl-C."""
+def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal) -> None:
+    """Process arrivals until the run is finished, with regular checkpoints and one on Ctrl-C.
+
+    ``is_settled`` is False while the state changes: a checkpoint of half an event could not be resumed.
+    """
 
     def checkpoint() -> None:
         try:
@@ -168,8 +171,8 @@ def _loop(simulation: Simulation, executor: Executor, journal: Journal) -> None:
     checkpoint()
 
 
-def _conclude(session: Session, task: Task, journal: Journal) -> Summary:
-    """Judge the best and the final model on every client, and close the books."""
+def _score_and_conclude(session: Session, task: Task, journal: Journal) -> Summary:
+    """Evaluate the best and the final model on every client, and write the summary."""
     per_client = validation = None
     if task.validation is not None:
         if session.best is not None:
@@ -181,9 +184,9 @@ def _conclude(session: Session, task: Task, journal: Journal) -> Summary:
 
 
 def _client_scores(task: Task, model: FlatModel) -> list[float | None]:
-    """Return the model's score on each client's validation data, None where it has no value."""
+    """Return the model's score on each client's validation data, or None if it is not finite."""
     scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation or []]
-    return [finite(score).get(task.metric) for score in scores]
+    return [replace_non_finite(score).get(task.metric) for score in scores]
 
 
 def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None:
@@ -192,12 +195,12 @@ def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None
     return sum(score * size for score, size in known) / total if total else None
 
 
-def _result(model: FlatModel, summary: Summary, journal: Journal) -> Result:
+def _make_result(model: FlatModel, summary: Summary, journal: Journal) -> Result:
     return Result(model.module.eval(), summary, journal.records)
 
 
 def _describe(task: Task, model: FlatModel, name: str, **sections: Any) -> dict[str, Any]:
-    """Return a configuration for the record of a run whose task was brought by a program."""
+    """Return a configuration to record for a run whose task is not from a scenario."""
     return {
         "method_name": name,
         "task": {"clients": len(task.clients), "parameters": model.size},

@@ -1,7 +1,7 @@
 """When clients arrive: latency models and the two schedules, on one virtual clock.
 
 The unit of time is one epoch over the mean client's examples at normal speed. A job's *length* is its
-epochs times its client's examples over the mean; a latency model turns it into a duration.
+epochs times its client's examples divided by the mean; a latency model turns it into a duration.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogNormalLatency(Latency):
 
     Arguments:
         spread: the standard deviation of the logarithm of a client's factor.
-        jitter: that of a job's.
+        jitter: the same for a job's factor.
 
     >>> from asyncmanifold import LogNormalLatency
     >>> LogNormalLatency(spread=0.0, jitter=0.0).duration(2.0, client=0, number=0, seed=0)
@@ -72,11 +72,11 @@ class LogNormalLatency(Latency):
 
 @dataclass(frozen=True)
 class ClassesLatency(Latency):
-    """A fraction of the clients is slower by a factor, the others are of normal speed.
+    """A fraction of the clients is slower by a factor; the others have normal speed.
 
     Arguments:
         slow_fraction: the chance that a client is slow.
-        slow_factor: by how much, at least 1.
+        slow_factor: how much slower, at least 1.
 
     >>> from asyncmanifold import ClassesLatency
     >>> ClassesLatency(slow_fraction=1.0, slow_factor=5.0).expected(2.0, client=0, seed=0)
@@ -99,8 +99,8 @@ class ClassesLatency(Latency):
 class RecordedLatency(Latency):
     """Durations measured elsewhere: a CSV file with the columns ``client`` and ``duration``.
 
-    Each job takes one of the durations recorded for its client, drawn anew; clients beyond the recorded
-    ones start over from the first. Durations are taken as they are, whatever the job's length.
+    Each job takes a random one of its client's recorded durations, whatever the job's length. If there are
+    more clients than recorded ones, they start over from the first.
 
     Arguments:
         path: the file.
@@ -117,7 +117,7 @@ class RecordedLatency(Latency):
     path: str
 
     def __post_init__(self) -> None:
-        _ = self._durations  # a bad file is an error now, not in the middle of a run
+        _ = self._durations  # so that a bad file is an error now, not in the middle of a run
 
     @cached_property
     def _durations(self) -> list[list[float]]:
@@ -160,20 +160,20 @@ LATENCIES: dict[str, type[Latency]] = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who trains when.
+    """When each client's updates arrive.
 
     ``clock``: a job arrives when its latency model says. ``queue``, the paper's: whenever an update is
     due, the next client is drawn with probability proportional to its waiting time over its expected
     training length. That is the same event heap with another waiting time. If client i's chance of
-    arriving in the next moment is c · waiting_i / length_i, then, given that somebody arrives, it is
-    client i with just that probability; and such a waiting time is Rayleigh distributed, so it can be
+    arriving in the next moment is c · waiting_i / length_i, then, given that a client arrives, it is
+    client i with exactly that probability; and such a waiting time is Rayleigh distributed, so it can be
     drawn when the job is dispatched: waiting = √(4/π · length_i · mean length · E), E ~ Exp(1).
 
     Arguments:
         kind: ``"queue"`` or ``"clock"``.
         latency: how long clients take.
-        concurrency: jobs in flight at once; every client where it is not given.
-        drop_probability: the chance that a job is lost on its way; its client then starts anew.
+        concurrency: the most jobs in flight; by default one per client.
+        drop_probability: the chance that a job is lost on its way; its client then waits for a new one.
         late_fraction: the share of clients that join late, at a time drawn from [0, ``late_by``].
         late_by: when the last of them has joined.
         leave_fraction: the share of clients that leave for good, at a time drawn from [0, ``leave_by``].
@@ -218,7 +218,7 @@ class Schedule:
         return bool(derive(seed, Purpose.DROP, client, number).random() < self.drop_probability)
 
     def membership(self, clients: int, seed: int) -> tuple[list[int], list[tuple[float, str, int]]]:
-        """Return who is there at the start, and (time, 'joined' or 'left', client) of those who change."""
+        """Return the clients present at first, and (time, 'joined' or 'left', client) for every change."""
         if self.late_fraction == 0.0 and self.leave_fraction == 0.0:
             return list(range(clients)), []
         present, changes = [], []

@@ -1,4 +1,4 @@
-"""Public forms of the data, turned into the files that the tasks read."""
+"""Convert public datasets into the files that tasks read."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SUFFIXES = {"femnist": (".npz",), "shakespeare": (".jsonl", ".jsonl.gz"), "cxr8"
 def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> str:
     """Write ``out`` from a path, or a dataset of the Hugging Face Hub; return one line about it.
 
-    ``show`` is told how many parts are done, and of how many if that is known. Any fault is an
-    ``InputError`` of one line, and leaves ``out`` as it was.
+    ``show`` is called with the number of parts done and, if known, their total. Any error is an
+    ``InputError`` of one line, and leaves ``out`` unchanged.
     """
     if dataset not in SOURCES:
         raise InputError(f"no dataset {dataset!r}: must be one of {', '.join(SOURCES)}")
@@ -51,7 +51,7 @@ def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> s
 
 
 def _femnist(path: Path, source: str, out: Path, show: Show) -> str | None:
-    """Write FEMNIST; None for a path that is none of its forms."""
+    """Write FEMNIST; return None if the path is in none of its formats."""
     if path.exists() and path.suffix == ".npz":
         return femnist_images.rewrite_femnist(path, out, show)
     if files := leaf_files(path):
@@ -64,7 +64,7 @@ def _femnist(path: Path, source: str, out: Path, show: Show) -> str | None:
 
 
 def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str | None:
-    """Write Shakespeare's speeches; None for a path that is none of their forms."""
+    """Write Shakespeare's speeches; return None if the path is in none of their formats."""
     if path.exists() and path.name.endswith(SUFFIXES["shakespeare"]):
         speeches = shakespeare_speeches.stored_speeches(path, show)
     elif files := leaf_files(path):
@@ -79,7 +79,7 @@ def _shakespeare(path: Path, source: str, out: Path, show: Show) -> str | None:
 
 
 def _cxr8(path: Path, source: str, out: Path, show: Show) -> str | None:
-    """Write ChestX-ray14; None for a path that is none of its forms."""
+    """Write ChestX-ray14; return None if the path is in none of its formats."""
     if path.suffix == ".npz":
         return nih.rewrite_cxr8(path, out, show)
     table = nih.find_table(path) if path.is_dir() else None

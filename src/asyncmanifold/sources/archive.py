@@ -1,4 +1,4 @@
-"""The .npz files that tasks read: stored as they are, so that the images can be mapped into memory."""
+"""Write the .npz files that tasks read: uncompressed, so that the images can be mapped into memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Images = npt.NDArray[np.uint8]
 Shape = tuple[int, ...]
 BLOCK = 1 << 20
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The time stamp of every record: equal content gives equal bytes."""
+"""The time stamp of every record, so that equal content gives equal bytes."""
 
 
 def write_npz(
     out: Path, shape: Shape, images: Iterable[Images], records: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Write images block by block, and then the other records; the file appears whole or not at all."""
+    """Write images block by block, then the other records; the file is written completely or not at all."""
     with replacing(out) as draft, zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
         _store(archive, "images", np.dtype(np.uint8), shape, (block.tobytes() for block in images))
         for name, record in records.items():
@@ -48,7 +48,7 @@ def _store(
         for block in blocks:
             written += file.write(block)
     if written != expected:
-        raise RuntimeError(f"record {name!r} has {written} bytes, announced were {expected}")
+        raise RuntimeError(f"record {name!r} has {written} bytes, expected {expected}")
 
 
 def rewrite_npz(
@@ -61,7 +61,7 @@ def rewrite_npz(
 ) -> Arrays:
     """Write a file's images and records so that they can be mapped into memory; return the records.
 
-    The records called ``names`` must be there, with a row for each image; ``check`` refuses wrong ones.
+    The records ``names`` must exist, with one row per image; ``check`` refuses wrong ones.
     """
     path = str(source)
     shape, records = _image_shape(path, size), read_npz(path, names)
@@ -78,7 +78,7 @@ def rewrite_npz(
 
 
 def _image_shape(path: str, size: int) -> Shape:
-    """Return the shape of a file's images without reading them; wrong ones are refused."""
+    """Return the shape of a file's images without reading them; refuse a wrong shape."""
     with open_record(path, "images") as (file, _):
         shape, in_columns, dtype = read_header(file)
     check_images(path, dtype, shape, size)

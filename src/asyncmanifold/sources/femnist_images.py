@@ -1,4 +1,4 @@
-"""FEMNIST out of LEAF's files, Hugging Face's, or an .npz file."""
+"""Read FEMNIST from LEAF's files, from Hugging Face's, or from an .npz file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.sources.archive import Images, rewrite_npz, write_npz
-from asyncmanifold.sources.hugging_face import Batch, rows_by
-from asyncmanifold.sources.input_files import Show, shown_files
+from asyncmanifold.sources.hugging_face import Batch, group_rows
+from asyncmanifold.sources.input_files import Show, files_with_progress
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.tasks.femnist import CLASSES
 from asyncmanifold.tasks.npz import Arrays, check_integers
@@ -26,7 +26,7 @@ SIZE = 28
 PIXELS = SIZE * SIZE
 COLUMNS = ("image", "writer_id", "character")
 TEST_EVERY = 10
-"""Where there is no split, every so many-th image of a writer is a test image."""
+"""If the source has no split, every tenth image of a writer is a test image."""
 
 
 class ImageBlock(NamedTuple):
@@ -36,27 +36,27 @@ class ImageBlock(NamedTuple):
     images: Images
     labels: Labels
     is_test: bool | None
-    """None where the source has no split."""
+    """None if the source has no split."""
 
 
 def leaf_blocks(files: Sequence[LeafFile], show: Show) -> Iterator[ImageBlock]:
-    """Yield the users of LEAF's files; no more than one file is in memory at a time."""
-    for file in shown_files(files, show):
+    """Yield the images of LEAF's files, user by user; only one file is in memory at a time."""
+    for file in files_with_progress(files, show):
         for user in read_leaf(file.path):
             if user.x:
-                labels = [_label(label, f"{user.where}, image {n}") for n, label in enumerate(user.y)]
-                images = _from_pixels(user.x, user.where)
+                labels = [_check_label(label, f"{user.where}, image {n}") for n, label in enumerate(user.y)]
+                images = _images_from_pixels(user.x, user.where)
                 yield ImageBlock(user.name, images, np.array(labels, np.int16), file.is_test)
 
 
-def _label(label: object, where: str) -> int:
+def _check_label(label: object, where: str) -> int:
     if not isinstance(label, int) or not 0 <= label < CLASSES:
         raise InputError(f"{where}: label {label!r}, must be from 0 to {CLASSES - 1}")
     return label
 
 
-def _from_pixels(x: list[Any], where: str) -> Images:
-    """Return lists of numbers from 0 to 1 as bytes."""
+def _images_from_pixels(x: list[Any], where: str) -> Images:
+    """Return lists of numbers from 0 to 1 as images of bytes."""
     for number, image in enumerate(x):
         if not isinstance(image, list) or len(image) != PIXELS:
             found = f"{len(image)} pixels" if isinstance(image, list) else "not a list of pixels"
@@ -76,14 +76,14 @@ def _from_pixels(x: list[Any], where: str) -> Images:
 
 
 def row_blocks(batches: Iterable[Batch], show: Show) -> Iterator[ImageBlock]:
-    """Yield the rows of Hugging Face's form, writer by writer."""
-    for writer, rows in rows_by("writer_id", batches, show):
-        images = [_from_picture(row["image"], where) for where, row in rows]
-        labels = [_label(row["character"], where) for where, row in rows]
+    """Yield the images of Hugging Face's rows, writer by writer."""
+    for writer, rows in group_rows("writer_id", batches, show):
+        images = [_decode_image(row["image"], where) for where, row in rows]
+        labels = [_check_label(row["character"], where) for where, row in rows]
         yield ImageBlock(writer, np.stack(images), np.array(labels, np.int16), None)
 
 
-def _from_picture(value: object, where: str) -> Images:
+def _decode_image(value: object, where: str) -> Images:
     pillow = import_optional("PIL.Image", "reading images")
     content = value.get("bytes") if isinstance(value, dict) else None
     if not isinstance(content, bytes):
@@ -100,7 +100,7 @@ def _from_picture(value: object, where: str) -> Images:
 
 
 def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
-    """Write the blocks to a file; return what was written, in words."""
+    """Write the blocks to a file; return a one-line description."""
     held, is_test = [], []
     seen: Counter[str] = Counter()
     for block in blocks:
@@ -119,7 +119,7 @@ def write_images(blocks: Iterable[ImageBlock], out: Path, source: str) -> str:
     }
     _check_split(source, records)
     write_npz(out, (len(records["labels"]), SIZE, SIZE), (block.images for block in held), records)
-    return _in_words(records)
+    return _summary(records)
 
 
 def _is_test(block: ImageBlock, seen: int) -> npt.NDArray[np.uint8]:
@@ -132,7 +132,7 @@ def _is_test(block: ImageBlock, seen: int) -> npt.NDArray[np.uint8]:
 
 def rewrite_femnist(source: Path, out: Path, show: Show) -> str:
     """Check an .npz file and write it so that it can be mapped into memory."""
-    return _in_words(rewrite_npz(source, out, SIZE, ("labels", "user", "is_test"), _check_records, show))
+    return _summary(rewrite_npz(source, out, SIZE, ("labels", "user", "is_test"), _check_records, show))
 
 
 def _check_records(path: str, records: Arrays) -> None:
@@ -152,6 +152,6 @@ def _check_split(source: str, records: Arrays) -> None:
         raise InputError(f"{source}: no training images")
 
 
-def _in_words(records: Arrays) -> str:
+def _summary(records: Arrays) -> str:
     classes, writers = len(np.unique(records["labels"])), len(np.unique(records["user"]))
     return f"femnist: {len(records['labels']):,} images, {classes} classes, {writers:,} writers"

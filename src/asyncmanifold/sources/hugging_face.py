@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub: fetched, or from parquet and .csv files that somebody fetched."""
+"""Datasets of the Hugging Face Hub: downloaded, or read from downloaded parquet and .csv files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TIMEOUT = 10.0
 
 
 PlacedRow = tuple[str, dict[str, Any]]
-"""A row after its place, as error messages name it."""
+"""A row's location, for error messages, and the row."""
 
 
 class Batch(NamedTuple):
-    """Some rows that follow each other, and how many there are in all, if that is known."""
+    """Consecutive rows, and the total number of rows, if it is known."""
 
     rows: list[dict[str, Any]]
     first: int
@@ -40,7 +40,7 @@ def is_hub_name(source: str) -> bool:
 def find_rows(source: str, suffixes: Sequence[str], columns: Sequence[str]) -> Iterable[Batch] | None:
     """Return the rows of the files at or below a path, or of a dataset of the Hub if there is no such path.
 
-    None for a path without files that end in one of ``suffixes``, which are ``.parquet`` and ``.csv``.
+    None if the path has no files that end in one of ``suffixes``, which are ``.parquet`` and ``.csv``.
     """
     path = Path(source)
     if not path.exists():
@@ -50,17 +50,17 @@ def find_rows(source: str, suffixes: Sequence[str], columns: Sequence[str]) -> I
     return chain.from_iterable(batches) if files else None
 
 
-def rows_by(column: str, batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, list[PlacedRow]]]:
-    """Yield who wrote or spoke, by a column, and the rows that follow each other and are theirs."""
-    for name, group in groupby(_shown(batches, show), key=lambda placed: placed[1][column]):
+def group_rows(column: str, batches: Iterable[Batch], show: Show) -> Iterator[tuple[str, list[PlacedRow]]]:
+    """Yield the values of a column, each with its consecutive rows."""
+    for name, group in groupby(_rows_with_progress(batches, show), key=lambda placed: placed[1][column]):
         rows = list(group)
         if not isinstance(name, str):
             raise InputError(f"{rows[0][0]}: {column} {name!r} must be a string")
         yield name, rows
 
 
-def _shown(batches: Iterable[Batch], show: Show) -> Iterator[PlacedRow]:
-    """Show after each batch how many rows are done."""
+def _rows_with_progress(batches: Iterable[Batch], show: Show) -> Iterator[PlacedRow]:
+    """Yield all rows, and show after each batch how many are done."""
     done = 0
     for batch in batches:
         for number, row in enumerate(batch.rows, start=batch.first):
@@ -101,7 +101,7 @@ def _fetch_rows(name: str, columns: Sequence[str]) -> Iterator[Batch]:
     datasets = import_optional("datasets", f"{name} from the Hugging Face Hub")
     hub = import_optional("huggingface_hub", f"{name} from the Hugging Face Hub")
     try:
-        # The loader asks six times, half a minute in all, before it gives up: ask once before.
+        # The loader retries for half a minute before it gives up, so ask the Hub once before.
         if not hub.constants.HF_HUB_OFFLINE:
             hub.HfApi().dataset_info(name, timeout=TIMEOUT)
         table = datasets.load_dataset(name, split="train")

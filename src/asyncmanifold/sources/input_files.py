@@ -1,4 +1,4 @@
-"""The files of a source: found, checked for their columns, and shown one after the other as they are read."""
+"""Find the files of a source, check their columns, and show progress while they are read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from asyncmanifold.errors import InputError
 File = TypeVar("File")
 
 Show = Callable[[int, int | None], None]
-"""Takes how many parts are done, and of how many, if that is known: files, rows or images."""
+"""Takes the number of parts done (files, rows or images), and the total if it is known."""
 
 
 def find_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the file, or the files below a folder, in order of name, that end in one of ``suffixes``."""
+    """Return the file, or the files below a folder, sorted by name, that end in one of ``suffixes``."""
     files = [source] if source.is_file() else sorted(source.rglob("*"))
     return [file for file in files if file.suffix in suffixes]
 
 
-def shown_files(files: Sequence[File], show: Show) -> Iterator[File]:
-    """Yield the files, and show after each that it is done."""
+def files_with_progress(files: Sequence[File], show: Show) -> Iterator[File]:
+    """Yield the files, and show progress after each."""
     for number, file in enumerate(files, start=1):
         yield file
         show(number, len(files))

@@ -11,18 +11,18 @@ from asyncmanifold.errors import InputError
 
 
 class LeafFile(NamedTuple):
-    """A file, and whether LEAF's own split calls it a test file; None where there is no split."""
+    """A file, and whether LEAF's own split calls it a test file; None if there is no split."""
 
     path: Path
     is_test: bool | None
 
 
 class LeafUser(NamedTuple):
-    """One user's data in one file, not yet looked into."""
+    """One user's data in one file, not checked yet."""
 
     name: str
     groups: Sequence[str]
-    """What the user belongs to, such as a play; all there are if the file does not say which."""
+    """The groups that the user belongs to, such as a play; all groups if the file does not say which."""
     x: list[Any]
     y: list[Any]
     where: str
@@ -30,7 +30,7 @@ class LeafUser(NamedTuple):
 
 
 def leaf_files(source: Path) -> list[LeafFile]:
-    """Return the files below a folder, training before test, in order of name; none if it is not LEAF's.
+    """Return the files below a folder, training before test, sorted by name; none if it is not LEAF's.
 
     Supported are LEAF's folder of a dataset, its folder ``data``, and a folder of .json files.
     """
@@ -54,7 +54,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def read_leaf(path: Path) -> Iterator[LeafUser]:
-    """Yield the users of a file; any fault is an ``InputError`` of one line."""
+    """Yield the users of a file; any error is an ``InputError`` of one line."""
     content = _content(path)
     users, user_data = _entries(content, str(path), users=list, user_data=dict)
     if not all(isinstance(user, str) for user in users):
@@ -62,7 +62,7 @@ def read_leaf(path: Path) -> Iterator[LeafUser]:
     groups = content.get("hierarchies", [])
     if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
         raise InputError(f"{path}: 'hierarchies' must be strings")
-    # LEAF's split by sample keeps the groups of users that it drops: then places do not tell whose they are.
+    # LEAF's split by sample keeps the groups of dropped users: then positions do not match users to groups.
     by_place = len(groups) == len(users)
     for place, user in enumerate(users):
         where = f"{path}, user {user!r}"
@@ -86,7 +86,7 @@ def _content(path: Path) -> Any:
 
 
 def _entries(data: Any, where: str, **kinds: type) -> list[Any]:
-    """Return the named entries of an object, each a list or an object itself."""
+    """Return the named entries of a JSON object, each a list or an object."""
     if not isinstance(data, dict):
         raise InputError(f"{where}: not an object with {' and '.join(kinds)}")
     for key, kind in kinds.items():

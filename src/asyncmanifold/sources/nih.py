@@ -1,4 +1,4 @@
-"""ChestX-ray14 out of the NIH's folder of PNG files and its table, or an .npz file."""
+"""Read ChestX-ray14 from the NIH's folder of PNG files and its table, or from an .npz file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
     *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
 )
-"""The columns of the labels; ChestX-ray8's are the first 8."""
+"""The label columns; ChestX-ray8 has the first 8."""
 NONE = "No Finding"
 TABLES = "Data_Entry_2017*.csv"
 COLUMNS = ("Image Index", "Finding Labels", "Follow-up #", "Patient ID", "Patient Age", "View Position")
 SEX = ("Patient Gender", "Patient Sex")
-"""The same column in the first table and in the one of 2020."""
+"""The same column, as named in the first table and in the one of 2020."""
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
 AT_ONCE = 256
 WORKERS = 2
@@ -51,7 +51,7 @@ def find_table(folder: Path) -> Path | None:
 
 
 def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
-    """Write the X-rays of a folder that are in its table; say how many of the table are not there."""
+    """Write the X-rays of a folder; return a description that counts rows of the table without a file."""
     import_optional("PIL.Image", "cxr8 from PNG files")
     rows = read_table(table)
     files = find_images(folder)
@@ -59,10 +59,10 @@ def prepare_folder(folder: Path, table: Path, out: Path, show: Show) -> str:
         raise InputError(f"{files[unknown[0]]}: not in {table} ({len(unknown)} such files)")
     present = [row for row in rows if row.name in files]
     shape = (len(present), STORED_SIZE, STORED_SIZE)
-    images = _shrunk([files[row.name] for row in present], show)
+    images = _shrink_images([files[row.name] for row in present], show)
     records = _records(present)
     write_npz(out, shape, images, records)
-    words = _in_words(records)
+    words = _summary(records)
     if missing := len(rows) - len(present):
         words += f" ({missing:,} of the {len(rows):,} in {table.name} have no PNG file here)"
     return words
@@ -81,41 +81,41 @@ def find_images(folder: Path) -> dict[str, Path]:
 
 
 def read_table(path: Path) -> list[Xray]:
-    """Return the rows of NIH's table; any fault is an ``InputError`` of one line."""
+    """Return the rows of NIH's table; any error is an ``InputError`` of one line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             present = reader.fieldnames or []
             sex = next((name for name in SEX if name in present), SEX[0])
             check_columns(str(path), present, (*COLUMNS, sex))
-            rows = [_xray(row, sex, f"{path}, line {reader.line_num}") for row in reader]
+            rows = [_parse_row(row, sex, f"{path}, line {reader.line_num}") for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a .csv file: {error}") from error
     seen: set[str] = set()
     for row in rows:
         if row.name in seen:
-            raise InputError(f"{path}: {row.name} is there twice")
+            raise InputError(f"{path}: {row.name} occurs twice")
         seen.add(row.name)
     return rows
 
 
-def _xray(row: dict[str, str | None], sex: str, where: str) -> Xray:
+def _parse_row(row: dict[str, str | None], sex: str, where: str) -> Xray:
     if any(row[column] is None for column in (*COLUMNS, sex)):
         raise InputError(f"{where}: too few columns")
     cells = {column: (row[column] or "").strip() for column in (*COLUMNS, sex)}
     return Xray(
         name=cells["Image Index"],
-        findings=_findings(cells["Finding Labels"], where),
-        follow_up=_number(cells["Follow-up #"], "Follow-up #", where),
-        patient=_number(cells["Patient ID"], "Patient ID", where, highest=np.iinfo(np.int32).max),
+        findings=_parse_findings(cells["Finding Labels"], where),
+        follow_up=_parse_number(cells["Follow-up #"], "Follow-up #", where),
+        patient=_parse_number(cells["Patient ID"], "Patient ID", where, highest=np.iinfo(np.int32).max),
         # The first table has ages such as 058Y.
-        age=_number(cells["Patient Age"].removesuffix("Y"), "Patient Age", where),
+        age=_parse_number(cells["Patient Age"].removesuffix("Y"), "Patient Age", where),
         sex=cells[sex],
         view=cells["View Position"],
     )
 
 
-def _findings(cell: str, where: str) -> tuple[int, ...]:
+def _parse_findings(cell: str, where: str) -> tuple[int, ...]:
     found = [] if cell == NONE else cell.split("|")
     for finding in found:
         if finding not in FINDINGS:
@@ -124,7 +124,7 @@ def _findings(cell: str, where: str) -> tuple[int, ...]:
     return tuple(int(finding in found) for finding in FINDINGS)
 
 
-def _number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
+def _parse_number(cell: str, column: str, where: str, highest: int = np.iinfo(np.int16).max) -> int:
     if not (cell.isascii() and cell.isdigit() and int(cell) <= highest):
         raise InputError(f"{where}: {column} is {cell!r}, must be a whole number from 0 to {highest}")
     return int(cell)
@@ -143,8 +143,8 @@ def _records(rows: Sequence[Xray]) -> Arrays:
     }
 
 
-def _shrunk(paths: Sequence[Path], show: Show) -> Iterator[Images]:
-    """Yield the images in order, decoded by two threads; few are in memory at a time."""
+def _shrink_images(paths: Sequence[Path], show: Show) -> Iterator[Images]:
+    """Yield the images in order, decoded by two threads, with few in memory at a time."""
     with ThreadPoolExecutor(WORKERS) as pool:
         for first in range(0, len(paths), AT_ONCE):
             some = paths[first : first + AT_ONCE]
@@ -166,13 +166,13 @@ def shrink_image(path: Path) -> Images:
     except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
         raise InputError(f"{path}: not a readable PNG file") from error
     if mode not in MODES:
-        raise InputError(f"{path}: pixels are of mode {mode}, must be of 8 bits")
+        raise InputError(f"{path}: pixels have mode {mode}, must have 8 bits")
     raise InputError(f"{path}: {width}×{height}, must be square and at least {STORED_SIZE}×{STORED_SIZE}")
 
 
 def rewrite_cxr8(source: Path, out: Path, show: Show) -> str:
     """Check an .npz file and write it so that it can be mapped into memory."""
-    return _in_words(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
+    return _summary(rewrite_npz(source, out, STORED_SIZE, ("labels", "patient_id"), _check_records, show))
 
 
 def _check_records(path: str, records: Arrays) -> None:
@@ -185,6 +185,6 @@ def _check_records(path: str, records: Arrays) -> None:
         )
 
 
-def _in_words(records: Arrays) -> str:
+def _summary(records: Arrays) -> str:
     patients = len(np.unique(records["patient_id"]))
     return f"cxr8: {len(records['labels']):,} X-rays of {patients:,} patients"

@@ -1,4 +1,4 @@
-"""Speeches out of the plain text of plays."""
+"""Read speeches from the plain text of plays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from asyncmanifold.errors import InputError
 
 Speech = dict[str, Any]
-"""What a line of the written file holds: at least play, speaker and lines."""
+"""One line of the written file: at least play, speaker and lines."""
 
 LAYOUTS = "a speaker followed by a tab, or in capitals and followed by a period or colon, or alone on a line"
 
@@ -24,25 +24,25 @@ _DIRECTION = re.compile(r"\[[^\]]*\]|<<[^>]*>>")
 
 
 def speech(play: str, speaker: str, lines: list[str]) -> Speech:
-    """Return a speech as it is written."""
+    """Return a speech in the form in which it is written."""
     return {"play": play, "speaker": speaker, "lines": lines}
 
 
 def read_play(path: Path) -> Iterator[Speech]:
-    """Yield the speeches of a text file, which is one play and is named by its file name.
+    """Yield the speeches of a text file, which holds one play; the file's name is the play's title.
 
-    A speech lasts until the next speaker, act or scene. Stage directions are dropped: what stands in
+    A speech lasts until the next speaker, act or scene. Stage directions are dropped: text in
     brackets, and lines that begin with Enter, Exit, Exeunt and the like. If there are acts or scenes,
-    nothing before the first one counts.
+    everything before the first one is ignored.
     """
-    speeches = [(speaker, spoken) for speaker, spoken in _turns(_text(path)) if speaker and spoken]
+    speeches = [(speaker, spoken) for speaker, spoken in _split_turns(_text(path)) if speaker and spoken]
     if not speeches:
         raise InputError(f"{path}: no speeches; expected {LAYOUTS}")
     yield from (speech(path.stem, speaker, spoken) for speaker, spoken in speeches)
 
 
-def _turns(text: str) -> list[tuple[str, list[str]]]:
-    """Return who speaks, nobody after a heading, and what is said until somebody else does."""
+def _split_turns(text: str) -> list[tuple[str, list[str]]]:
+    """Return each speaker with the lines until the next one; after a heading the speaker is empty."""
     lines = _DIRECTION.sub("", text).splitlines()
     first = next((number for number, line in enumerate(lines) if _HEADING.fullmatch(line)), 0)
     turns: list[tuple[str, list[str]]] = [("", [])]

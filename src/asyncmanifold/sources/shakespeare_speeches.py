@@ -1,4 +1,4 @@
-"""Shakespeare's speeches out of LEAF's files, Hugging Face's, texts of plays, or a .jsonl file."""
+"""Read Shakespeare's speeches from LEAF's files, Hugging Face's, texts of plays, or a .jsonl file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import IO, cast
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
-from asyncmanifold.sources.hugging_face import Batch, rows_by
-from asyncmanifold.sources.input_files import Show, shown_files
+from asyncmanifold.sources.hugging_face import Batch, group_rows
+from asyncmanifold.sources.input_files import Show, files_with_progress
 from asyncmanifold.sources.leaf import LeafFile, read_leaf
 from asyncmanifold.sources.plays import Speech, read_play, speech
 from asyncmanifold.sources.windows import check_window, join_windows, play_and_speaker
@@ -22,13 +22,13 @@ COLUMNS = ("character_id", "x", "y")
 
 
 def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
-    """Yield the running texts of each user.
+    """Yield the running text of each user, joined from windows.
 
-    Windows of test files whose text is in the user's training files are left out: an older LEAF splits at
-    random, and its test windows lie within the training text.
+    Windows of test files whose text is in the user's training files are left out: older versions of LEAF
+    split at random, so that test windows lie within the training text.
     """
     known: dict[str, str] = {}
-    for file in shown_files(files, show):
+    for file in files_with_progress(files, show):
         for user in read_leaf(file.path):
             play, speaker = play_and_speaker(user.name, user.groups, user.where)
             text = known.get(user.name, "")
@@ -42,28 +42,28 @@ def leaf_speeches(files: Sequence[LeafFile], show: Show) -> Iterator[Speech]:
 
 
 def row_speeches(batches: Iterable[Batch], show: Show) -> Iterator[Speech]:
-    """Yield the running texts of Hugging Face's form, user by user."""
-    for user, rows in rows_by("character_id", batches, show):
+    """Yield the running texts of Hugging Face's rows, user by user."""
+    for user, rows in group_rows("character_id", batches, show):
         play, speaker = play_and_speaker(user, (), f"{rows[0][0]}, character_id {user!r}")
         windows = (check_window(row["x"], row["y"], where) for where, row in rows)
         yield from _speeches(play, speaker, join_windows(windows))
 
 
 def _speeches(play: str, speaker: str, pieces: Iterable[str]) -> Iterator[Speech]:
-    """Yield the texts without empty lines and without the spaces that an older LEAF puts before lines."""
+    """Yield the texts without empty lines and without the spaces that older LEAF puts before lines."""
     for piece in pieces:
         if lines := [line.strip() for line in piece.split("\n") if line.strip()]:
             yield speech(play, speaker, lines)
 
 
 def play_speeches(files: Sequence[Path], show: Show) -> Iterator[Speech]:
-    """Yield the speeches of text files, a play each."""
-    for file in shown_files(files, show):
+    """Yield the speeches of text files, one play per file."""
+    for file in files_with_progress(files, show):
         yield from read_play(file)
 
 
 def stored_speeches(path: Path, show: Show) -> Iterator[Speech]:
-    """Check a .jsonl or .jsonl.gz file as the task does, then yield its objects as they are."""
+    """Check a .jsonl or .jsonl.gz file as the task does, then yield its objects unchanged."""
     read_corpus(str(path))
     with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
         yield from (json.loads(line) for line in file if line.strip())
@@ -71,10 +71,10 @@ def stored_speeches(path: Path, show: Show) -> Iterator[Speech]:
 
 
 def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
-    """Write speeches to a file; return what was written, in words."""
+    """Write speeches to a file; return a one-line description."""
     count = 0
     speakers: set[tuple[str, str]] = set()
-    with replacing(out) as draft, draft.open("wb") as raw, _packed(raw, out.suffix == ".gz") as file:
+    with replacing(out) as draft, draft.open("wb") as raw, _open_output(raw, out.suffix == ".gz") as file:
         for entry in speeches:
             count += 1
             speakers.add((entry["play"], entry["speaker"]))
@@ -85,8 +85,8 @@ def write_speeches(speeches: Iterable[Speech], out: Path, source: str) -> str:
     return f"shakespeare: {count:,} speeches, {len(speakers):,} speakers, {len(plays):,} plays"
 
 
-def _packed(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
-    """Compressed files carry no name and no time, so equal content gives equal bytes."""
+def _open_output(file: IO[bytes], is_compressed: bool) -> AbstractContextManager[IO[bytes]]:
+    """Open the output; gzip stores no name and no time, so that equal content gives equal bytes."""
     if not is_compressed:
         return nullcontext(file)
     return cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0))

@@ -1,4 +1,4 @@
-"""Running texts out of LEAF's windows: 80 characters, and the one that follows."""
+"""Join LEAF's windows, 80 characters and the next one, to running text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from asyncmanifold.errors import InputError
 
 WINDOW = 80
 FARTHEST = WINDOW // 2
-"""Windows whose starts are this far apart are still joined: LEAF may have dropped those between."""
+"""The largest shift between two windows that are joined: LEAF may have dropped those between."""
 
 TITLES = (
     "ALL'S WELL THAT ENDS WELL",
@@ -51,15 +51,15 @@ TITLES = (
     "THE TWO GENTLEMEN OF VERONA",
     "THE WINTER'S TALE",
 )
-"""How the plays are called in the edition that LEAF reads (Project Gutenberg's no. 100)."""
+"""The titles of the plays in the edition that LEAF reads (Project Gutenberg's no. 100)."""
 
 
 def join_windows(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield running texts; a new one starts where a window does not overlap the one before by half."""
+    """Yield running texts; a new one starts if a window overlaps the previous one by less than half."""
     pieces: list[str] = []
     before = ""
     for x, y in windows:
-        step = _step(before, x)
+        step = _shift_between(before, x)
         if step is None:
             if pieces:
                 yield "".join(pieces)
@@ -71,15 +71,15 @@ def join_windows(windows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield "".join(pieces)
 
 
-def _step(before: str, x: str) -> int | None:
-    """Return by how many characters a window is further on, or None if it is somewhere else."""
+def _shift_between(before: str, x: str) -> int | None:
+    """Return by how many characters a window is shifted, or None if it does not overlap."""
     if not before:
         return None
     return next((step for step in range(1, FARTHEST + 1) if x.startswith(before[step:])), None)
 
 
 def check_window(x: object, y: object, where: str) -> tuple[str, str]:
-    """Return a window if it has the right form."""
+    """Return a window, or raise ``InputError`` if it has the wrong form."""
     if not isinstance(x, str) or len(x) != WINDOW:
         found = f"{len(x)} characters" if isinstance(x, str) else "not a string"
         raise InputError(f"{where}: x is {found}, must be {WINDOW} characters")
@@ -89,10 +89,10 @@ def check_window(x: object, y: object, where: str) -> tuple[str, str]:
 
 
 def play_and_speaker(user: str, plays: Sequence[str], where: str) -> tuple[str, str]:
-    """Return the play and the speaker that a user's name is made of: PLAY_SPEAKER.
+    """Split a user's name, PLAY_SPEAKER, into play and speaker.
 
-    A single play is the one. Of several, it is the longest that the name begins with. If there is none,
-    the name must begin with one of ``TITLES``, or with "The tragedy of", "King" and the like before it.
+    If ``plays`` has one entry, that is the play; if several, the longest that the name begins with. Otherwise
+    the name must begin with one of ``TITLES``, possibly after "The tragedy of", "King" and the like.
     """
     name = _key(user)
     known = plays if len(plays) == 1 else [play for play in plays if f"{name}_".startswith(f"{_key(play)}_")]
@@ -101,7 +101,7 @@ def play_and_speaker(user: str, plays: Sequence[str], where: str) -> tuple[str, 
     elif found := _TITLE.match(f"{name}_"):
         play = found[1].replace("_", " ")
     else:
-        raise InputError(f"{where}: no play is known whose title this name begins with")
+        raise InputError(f"{where}: this name does not begin with the title of a known play")
     speaker = name.removeprefix(f"{_key(play)}_")
     return play, speaker.replace("_", " ")
 

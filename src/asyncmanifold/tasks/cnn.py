@@ -1,4 +1,4 @@
-"""The convolutional network of the small images."""
+"""The convolutional network for small images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class FederatedCNN(nn.Sequential):
-    """The CNN of most federated studies (McMahan et al. 2017): 1,663,370 parameters at 10 classes.
+    """The CNN of most federated studies (McMahan et al. 2017): 1,663,370 parameters with 10 classes.
 
     Images have ``side`` × ``side`` pixels, a multiple of 4.
     """

@@ -1,4 +1,4 @@
-"""ChestX-ray8 (Wang et al. 2017): which of 8 conditions a chest X-ray shows, by patient."""
+"""ChestX-ray8 (Wang et al. 2017): which of 8 conditions a chest X-ray shows, partitioned by patient."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Metric
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.data import split_examples
 from asyncmanifold.tasks.npz import Arrays, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import at_most, by_group, hold_out
+from asyncmanifold.tasks.partitions import draw_subset, hold_out_groups, split_by_group
 from asyncmanifold.tasks.shufflenet import ShuffleNet
 from asyncmanifold.tasks.task import Task
 
 STORED_SIZE = 128
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
-"""Of ImageNet's colours, as published weights expect them."""
+"""ImageNet's mean and deviation, which published weights expect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cxr8:
-    """How the X-rays are spread: whole patients to clients, to the test set, and to validation sets."""
+    """The X-rays, partitioned by whole patients into clients, test set and validation sets."""
 
     data: str | None = None
     """An .npz file with images (N, 128, 128), labels (N, conditions; 0 or 1) and patient_id."""
@@ -42,11 +42,11 @@ class Cxr8:
     """A .safetensors file of published ImageNet weights to start from."""
     clients: int = 30
     conditions: int = 8
-    """The first so many columns of the labels."""
+    """The number of label columns to use, from the first."""
     image_size: int = STORED_SIZE
-    """Smaller images are averages of squares."""
+    """Smaller images are made by averaging squares of pixels."""
     width: Literal["x0.5", "x1.0", "x1.5"] = "x1.5"
-    """Of the ShuffleNet, as published."""
+    """The published width of the ShuffleNet."""
     max_examples: int | None = None
     """Use a random subset of this size, the test set included."""
     test_fraction: float = 0.2
@@ -66,15 +66,15 @@ class Cxr8:
         weights = {} if self.weights is None else read_weights(self.weights, self.width)
         random = derive(seed, Purpose.PARTITION)
         records = _read(self.data, self.conditions)
-        kept = at_most(self.max_examples, np.arange(len(records["images"])), random)
+        kept = draw_subset(self.max_examples, np.arange(len(records["images"])), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"][:, : self.conditions].astype(np.float32))
         patients = records["patient_id"][kept]
-        tested, rest = hold_out(patients, self.test_fraction, random)
+        tested, rest = hold_out_groups(patients, self.test_fraction, random)
         cut = []
-        for client, part in enumerate(by_group(patients[rest], self.clients, seed)):
+        for client, part in enumerate(split_by_group(patients[rest], self.clients, seed)):
             rows = rest[part]
-            held_out, trained = hold_out(patients[rows], self.validation_fraction, random)
+            held_out, trained = hold_out_groups(patients[rows], self.validation_fraction, random)
             if len(trained) < 2:
                 raise InputError(
                     f"client {client} has {len(trained)} X-ray to train on, must have 2: fewer clients, more "
@@ -85,23 +85,23 @@ class Cxr8:
             model=partial(make_model, self.conditions, self.width, weights),
             loss=nn.functional.binary_cross_entropy_with_logits,
             metrics=metrics_of(condition_names(self.data, self.conditions)),
-            **shared_out(inputs, targets, cut, kept[tested], partial(normalised, self.image_size)),
+            **split_examples(inputs, targets, cut, kept[tested], partial(normalise_images, self.image_size)),
         )
 
 
 def make_model(conditions: int, width: str, weights: dict[str, Tensor]) -> ShuffleNet:
-    """Return a ShuffleNet that starts from ``weights``, if there are any, but for its last layer."""
+    """Return a ShuffleNet that starts from ``weights``, if given, except its last layer."""
     model = ShuffleNet(conditions, width)
     model.load_state_dict(model.state_dict() | weights)
     return model
 
 
 def read_weights(path: str, width: str) -> dict[str, Tensor]:
-    """Return published weights without the last layer; any fault is a ``ValueError`` of one line."""
+    """Return published weights without the last layer; any error is an ``InputError`` of one line."""
     if not path.endswith(".safetensors"):
         raise InputError(f"{path}: weights must be a .safetensors file (a .pth file has to be converted)")
     try:
-        with Path(path).open("rb"):  # its errors say why, those of safetensors do not
+        with Path(path).open("rb"):  # open's errors say why, safetensors' do not
             weights = load_file(path)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'cannot be read'}") from error
@@ -122,8 +122,8 @@ def read_weights(path: str, width: str) -> dict[str, Tensor]:
     return body
 
 
-def normalised(size: int, images: Tensor) -> Tensor:
-    """Return bytes of one channel as three, with ImageNet's mean and deviation, averaged to ``size``."""
+def normalise_images(size: int, images: Tensor) -> Tensor:
+    """Return images of bytes with three channels, normalised as ImageNet's and averaged down to ``size``."""
     values = images.to(torch.float32).div_(255.0)
     if (factor := images.shape[-1] // size) > 1:
         values = nn.functional.avg_pool2d(values, factor)
@@ -131,13 +131,13 @@ def normalised(size: int, images: Tensor) -> Tensor:
 
 
 class _OverConditions:
-    """A score of one condition, or its average over the conditions that occur and do not always occur.
+    """A score of one condition, or the average over conditions that occur in some examples but not in all.
 
-    Not a number where there is no such condition, or where an output is none.
+    NaN if there is no such condition, or if an output is not finite.
     """
 
     SCORE: str
-    """What torchmetrics calls it."""
+    """The name of the score in torchmetrics."""
 
     def __init__(self, condition: int | None = None) -> None:
         self._chosen = slice(None) if condition is None else slice(condition, condition + 1)
@@ -145,7 +145,7 @@ class _OverConditions:
         self._targets: list[Tensor] = []
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in a batch of logits and of zeros and ones, (N, conditions) each."""
+        """Add a batch of logits and of zeros and ones, both (N, conditions)."""
         self._outputs.append(outputs[:, self._chosen].detach().to(torch.float64))
         self._targets.append(targets[:, self._chosen].to(torch.int64))
 
@@ -175,7 +175,7 @@ class AUPRC(_OverConditions):
 
 
 def metrics_of(conditions: Sequence[str]) -> dict[str, Callable[[], Metric]]:
-    """Return both metrics over all conditions, and for each condition alone."""
+    """Return both metrics, over all conditions and for each condition."""
     metrics: dict[str, Callable[[], Metric]] = {"auroc": AUROC, "auprc": AUPRC}
     for name, kind in (("auroc", AUROC), ("auprc", AUPRC)):
         metrics |= {f"{name} {condition}": partial(kind, i) for i, condition in enumerate(conditions)}
@@ -183,7 +183,7 @@ def metrics_of(conditions: Sequence[str]) -> dict[str, Callable[[], Metric]]:
 
 
 def condition_names(path: str, conditions: int) -> list[str]:
-    """Return what the file calls the conditions, else their numbers."""
+    """Return the names of the conditions in the file, or their numbers if it has none."""
     try:
         names = read_npz(path, ("label_names",))["label_names"]
     except ValueError:

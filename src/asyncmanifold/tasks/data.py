@@ -1,4 +1,4 @@
-"""Examples, taken out in batches by index. A client's share is an index array, never a copy."""
+"""Examples, read in batches by index. A client's share is an index array, never a copy."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from asyncmanifold.errors import InputError
 
 @runtime_checkable
 class Data(Protocol):
-    """Examples that can be counted and taken out in batches."""
+    """Examples that can be counted and read in batches."""
 
     def __len__(self) -> int:
         """Return the number of examples."""
         ...
 
     def batch(self, indices: Tensor) -> tuple[Any, Any]:
-        """Return the inputs and targets of these examples, as the model and the loss take them."""
+        """Return the inputs and targets of these examples, as the model and the loss expect them."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TensorData:
-    """Examples that are rows of two tensors, all of them or those that ``indices`` names.
+    """Examples that are rows of two tensors: all rows, or those in ``indices``.
 
-    ``prepare`` turns the stored inputs of a batch into those of the model, so that images can stay bytes.
-    It is a function of a module where data goes to other processes.
+    ``prepare`` converts the stored inputs of a batch into the model's inputs, so that images can stay bytes.
+    It must be a module-level function if data goes to other processes, which unpickle it by name.
     """
 
     inputs: Tensor
@@ -49,7 +49,7 @@ class TensorData:
         return len(self.inputs if self.indices is None else self.indices)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows of both tensors, the inputs prepared."""
+        """Return rows of both tensors, with prepared inputs."""
         rows = indices if self.indices is None else self.indices.index_select(0, indices)
         inputs, targets = self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
         return inputs if self.prepare is None else self.prepare(inputs), targets
@@ -58,14 +58,14 @@ class TensorData:
 class Shares(Sequence[TensorData]):
     """Every client's share of the same examples: one index array for all, however many clients there are.
 
-    A share is made when it is asked for. So a client costs the indices of its examples and one number more,
-    here and in every worker.
+    A client's share is made on demand. So a client costs only the indices of its examples and one more
+    number, here and in every worker.
 
     Arguments:
-        inputs: all examples' inputs, a row each.
+        inputs: the inputs of all examples, one row per example.
         targets: their targets.
-        parts: for each client the numbers of its rows.
-        prepare: turns the stored inputs of a batch into those of the model, as in ``TensorData``.
+        parts: the row numbers of each client.
+        prepare: converts the stored inputs of a batch into the model's, as in ``TensorData``.
 
     >>> import torch
     >>> from asyncmanifold import Shares
@@ -80,7 +80,7 @@ class Shares(Sequence[TensorData]):
         parts: Sequence[npt.ArrayLike],
         prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Give each client its part."""
+        """Join the clients' row numbers to one index array."""
         arrays = [np.asarray(part, dtype=np.int64) for part in parts]
         indices = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(inputs):
@@ -116,7 +116,7 @@ class Shares(Sequence[TensorData]):
         return TensorData(*self._examples, indices, self._prepare)
 
 
-def shared_out(
+def split_examples(
     inputs: Tensor,
     targets: Tensor,
     parts: Iterable[Sequence[npt.ArrayLike]],
@@ -125,7 +125,7 @@ def shared_out(
 ) -> dict[str, Any]:
     """Return a task's ``clients``, ``validation`` and ``test``.
 
-    ``parts`` has, for each client, the rows that are held out for its validation, and those to train on.
+    ``parts`` has, for each client, the rows held out for validation and the rows to train on.
     """
     validation, train = zip(*parts, strict=True)
     return {
@@ -154,7 +154,7 @@ class DatasetData:
 
 
 def as_data(examples: Any) -> Data:
-    """Return what the user brought, (inputs, targets) tensors or a torch ``Dataset``, as ``Data``."""
+    """Return a user's examples, (inputs, targets) tensors or a torch ``Dataset``, as ``Data``."""
     if isinstance(examples, Data):
         return examples
     if isinstance(examples, tuple) and len(examples) == 2:
@@ -168,7 +168,7 @@ def as_data(examples: Any) -> Data:
 
 
 def all_data(clients: Sequence[Any]) -> Sequence[Data]:
-    """Return what the user brought for each client as ``Data``."""
+    """Return the examples of each client as ``Data``."""
     return clients if isinstance(clients, Shares) else [as_data(examples) for examples in clients]
 
 

@@ -1,4 +1,4 @@
-"""The embedded default: scikit-learn's 1,797 real 8×8 digits, unevenly spread over clients."""
+"""The default task: scikit-learn's 1,797 real 8×8 digits, unevenly partitioned over clients."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.partitions import cut_off
+from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.partitions import split_rows
 from asyncmanifold.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """How the digits are spread: Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
+    """The digits, partitioned by Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
 
     clients: int = 20
     concentration: float = 0.3
     """Small values give each client few classes."""
     min_examples: int = 8
-    """The partition is drawn anew until every client has this many."""
+    """The partition is drawn again until every client has at least this many."""
     test_fraction: float = 0.25
     validation_fraction: float = 0.2
 
@@ -52,11 +52,11 @@ class Digits:
         order = random.permutation(len(labels))
         test, rest = np.split(order, [int(len(order) * self.test_fraction)])
         parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
-        cut = [cut_off(rest[part], self.validation_fraction) for part in parts]
+        cut = [split_rows(rest[part], self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, 10, kernel=3, channels=16, hidden=64, side=8),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, test),
+            **split_examples(inputs, targets, cut, test),
         )
 
 
@@ -68,7 +68,7 @@ def dirichlet_partition(
     random: np.random.Generator,
     tries: int = 1000,
 ) -> list[npt.NDArray[np.int64]]:
-    """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions."""
+    """Return index arrays, one per client: each label's examples are divided in Dirichlet proportions."""
     for _ in range(tries):
         parts: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(clients)]
         for label in np.unique(labels):

@@ -14,9 +14,9 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import shared_out
+from asyncmanifold.tasks.data import split_examples
 from asyncmanifold.tasks.npz import Arrays, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, at_most, by_group, cut_off, dirichlet
+from asyncmanifold.tasks.partitions import Indices, draw_subset, split_by_group, split_by_label, split_rows
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -24,7 +24,7 @@ CLASSES = 62
 
 @dataclass(frozen=True, kw_only=True)
 class Femnist:
-    """How FEMNIST is spread: Dirichlet(``concentration``) on labels, or whole writers.
+    """FEMNIST, partitioned by Dirichlet(``concentration``) on labels, or by whole writers.
 
     The test set is the file's own, ``is_test``.
     """
@@ -36,16 +36,16 @@ class Femnist:
     concentration: float = 0.5
     """Small values give each client few classes."""
     min_examples: int = 20
-    """Every client has at least this many, those for validation included."""
+    """Every client has at least this many, including those for validation."""
     max_examples: int | None = None
     """Train on a random subset of this size."""
     max_test: int | None = None
     """Test on a random subset of this size."""
     validation_fraction: float = 0.1
     kernel: int = 5
-    """The side of the CNN's convolutions, odd."""
+    """The kernel size of the CNN's convolutions, odd."""
     channels: int = 32
-    """Those of its first convolution; the second has twice as many."""
+    """Output channels of its first convolution; the second has twice as many."""
     hidden: int = 512
     """The width of its first dense layer."""
 
@@ -64,23 +64,23 @@ class Femnist:
         records = _read(self.data)
         random = derive(seed, Purpose.PARTITION)
         is_test = records["is_test"].astype(bool)
-        trained = at_most(self.max_examples, np.flatnonzero(~is_test), random)
-        tested = at_most(self.max_test, np.flatnonzero(is_test), random)
+        trained = draw_subset(self.max_examples, np.flatnonzero(~is_test), random)
+        tested = draw_subset(self.max_test, np.flatnonzero(is_test), random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
         parts = self._parts(records, trained, seed)
-        cut = [cut_off(random.permutation(trained[part]), self.validation_fraction) for part in parts]
+        cut = [split_rows(random.permutation(trained[part]), self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, tested, ink),
+            **split_examples(inputs, targets, cut, tested, scale_ink),
         )
 
     def _parts(self, records: Arrays, chosen: Indices, seed: int) -> list[Indices]:
         if self.partition == "dirichlet":
             labels = records["labels"][chosen]
-            return dirichlet(labels, self.clients, self.concentration, self.min_examples, seed)
-        parts = by_group(records["user"][chosen], self.clients, seed)
+            return split_by_label(labels, self.clients, self.concentration, self.min_examples, seed)
+        parts = split_by_group(records["user"][chosen], self.clients, seed)
         if (least := min(len(part) for part in parts)) < self.min_examples:
             raise InputError(
                 f"a client has {least} examples, must have {self.min_examples}: fewer clients, more examples "
@@ -89,8 +89,8 @@ class Femnist:
         return parts
 
 
-def ink(images: Tensor) -> Tensor:
-    """Return bytes as numbers: ink 1, background 0. Channels last: the CNN then trains a quarter faster."""
+def scale_ink(images: Tensor) -> Tensor:
+    """Return bytes as floats, ink 1 and background 0, channels last: the CNN then trains a quarter faster."""
     return images.to(torch.float32, memory_format=torch.channels_last).div_(-255.0).add_(1.0)
 
 

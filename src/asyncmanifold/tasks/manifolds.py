@@ -1,4 +1,4 @@
-"""Parameters on a manifold, where geoopt is installed."""
+"""Parameters on a manifold, if geoopt is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from asyncmanifold.tasks.optional import import_optional
 
 
-def on_manifold(start: Tensor, manifold: str | None) -> nn.Parameter:
+def make_parameter(start: Tensor, manifold: str | None) -> nn.Parameter:
     """Return a parameter on one of geoopt's manifolds, or a plain one."""
     if manifold is None:
         return nn.Parameter(start)

@@ -1,4 +1,4 @@
-"""Arrays out of .npz files that others made: checked, and never a pickle."""
+"""Read arrays from untrusted .npz files: checked, and never unpickled."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from asyncmanifold.errors import InputError
 
 Arrays = dict[str, npt.NDArray[Any]]
 MAPPED_BYTES = 1 << 26
-"""Arrays from this size on are mapped; smaller ones are read and their checksum is verified."""
+"""Arrays of at least this size are mapped into memory; smaller ones are read and their checksum verified."""
 LENGTHS_OFFSET = 26
-"""Where a zip file's local header says how long the rest of it is."""
+"""The offset in a zip file's local header of the lengths of its variable fields."""
 UNREADABLE = (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What reading a record raises where it is faulty."""
+"""What reading a faulty record may raise."""
 
 
 def read_npz(path: str, names: Sequence[str]) -> Arrays:
-    """Return the named arrays of a file; any fault is a ``ValueError`` of one line.
+    """Return the named arrays of a file; any error is an ``InputError`` of one line.
 
-    The arrays must have a row for each example, so all have the same length. Others are not read. What is
-    large and not compressed is mapped into memory: a row is read when it is used.
+    The arrays must have one row per example, so all have the same length. Others are not read. Large,
+    uncompressed arrays are mapped into memory: a row is read when it is used.
     """
     records = {name: _read(path, name) for name in names}
     first = names[0]
@@ -42,7 +42,7 @@ def read_npz(path: str, names: Sequence[str]) -> Arrays:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: str) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -54,8 +54,8 @@ def _opened(path: str) -> Iterator[zipfile.ZipFile]:
 
 @contextmanager
 def open_record(path: str, name: str) -> Iterator[tuple[IO[bytes], zipfile.ZipInfo]]:
-    """Open one record of a file; any fault, also while it is read, is an ``InputError`` of one line."""
-    with _opened(path) as archive:
+    """Open one record of a file; any error, also while it is read, is an ``InputError`` of one line."""
+    with _open_archive(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             present = ", ".join(record_names(path)) or "none"
             raise InputError(f"{path}: no record {name!r} (there are: {present})")
@@ -69,28 +69,28 @@ def open_record(path: str, name: str) -> Iterator[tuple[IO[bytes], zipfile.ZipIn
 
 def record_names(path: str) -> list[str]:
     """Return the names of a file's records."""
-    with _opened(path) as archive:
+    with _open_archive(path) as archive:
         return [member.removesuffix(".npy") for member in archive.namelist()]
 
 
 def _read(path: str, name: str) -> npt.NDArray[Any]:
     with open_record(path, name) as (file, member):
         if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
-            return _mapped(file, member, path)
+            return _map_array(file, member, path)
         record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
         return record
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return an array's shape, whether it is in Fortran's order, and its type; the data follows."""
+    """Return an array's shape, whether it is in Fortran order, and its dtype; the data follows."""
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, is_fortran, dtype = read(file)
     return shape, is_fortran, dtype
 
 
-def _mapped(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[Any]:
-    """Return an array that is part of a file; writing to it does not change the file."""
+def _map_array(file: IO[bytes], member: zipfile.ZipInfo, path: str) -> npt.NDArray[Any]:
+    """Return an array mapped from a file; writing to it does not change the file."""
     shape, is_fortran, dtype = read_header(file)
     if dtype.hasobject:
         raise InputError("Object arrays cannot be loaded")
@@ -115,7 +115,7 @@ def check_images(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], size: 
 def check_integers(
     path: str, name: str, record: npt.NDArray[Any], dimensions: int = 1, highest: int | None = None
 ) -> None:
-    """Refuse an array that is not whole numbers, or not between 0 and ``highest``."""
+    """Refuse an array that does not hold integers, or integers not between 0 and ``highest``."""
     if record.dtype.kind not in "iub" or record.ndim != dimensions:
         raise InputError(
             f"{path}: record {name!r} is {record.dtype} {record.shape}, must be whole numbers "

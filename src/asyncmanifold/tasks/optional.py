@@ -1,4 +1,4 @@
-"""Libraries that only an extra brings."""
+"""Optional libraries, installed by an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which examples: Dirichlet on labels, or whole writers and patients."""
+"""Partition examples over clients: Dirichlet on labels, or whole writers and patients."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from asyncmanifold.tasks.optional import import_optional
 Indices = npt.NDArray[np.int64]
 
 _STREAM = 1
-"""Keeps the random numbers here apart from those that a task draws under the same seed and purpose."""
+"""An extra id, so that random numbers here differ from a task's own with the same seed and purpose."""
 
 
-def at_most(most: int | None, indices: Indices, random: np.random.Generator) -> Indices:
-    """Return a random ``most`` of the indices in ascending order, or all as they are if there are fewer."""
+def draw_subset(most: int | None, indices: Indices, random: np.random.Generator) -> Indices:
+    """Return ``most`` random indices in ascending order, or all of them unchanged if there are no more."""
     if most is None or len(indices) <= most:
         return indices
     return np.sort(random.choice(indices, most, replace=False))
 
 
-def cut_off(rows: Indices, fraction: float) -> list[Indices]:
-    """Return the first fraction of the rows, but one at least, and the rest."""
+def split_rows(rows: Indices, fraction: float) -> list[Indices]:
+    """Return the first fraction of the rows, at least one row, and the rest."""
     return np.split(rows, [max(1, int(len(rows) * fraction))])
 
 
-def dirichlet(
+def split_by_label(
     labels: npt.NDArray[np.integer], clients: int, concentration: float, min_examples: int, seed: int
 ) -> list[Indices]:
-    """Return index arrays, one a client: each label's examples are dealt in Dirichlet proportions.
+    """Return index arrays, one per client: each label's examples are divided in Dirichlet proportions.
 
     The partition is that of Flower Datasets' ``DirichletPartitioner`` without self-balancing, so that
-    figures can be compared with those of other studies that use it.
+    results can be compared with other studies that use it.
     """
     datasets = import_optional("datasets", "a Dirichlet partition")
     partitioners = import_optional("flwr_datasets.partitioner", "a Dirichlet partition")
@@ -49,11 +49,11 @@ def dirichlet(
         self_balancing=False,
         seed=int(derive(seed, Purpose.PARTITION, _STREAM).integers(2**63)),
     )
-    # Arrow columns become arrays at once; others are read row by row, which takes seconds.
+    # Arrow columns are converted at once; others are read row by row, which takes seconds.
     partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "index": numbers}).with_format("arrow")
     try:
         with warnings.catch_warnings():
-            # One for every attempt that is drawn anew; the error below says it once.
+            # Every new attempt warns; the error below says it once.
             warnings.simplefilter("ignore")
             parts = [partitioner.load_partition(client) for client in range(clients)]
     except ValueError as error:
@@ -64,10 +64,10 @@ def dirichlet(
     return [np.array(part["index"], dtype=np.int64) for part in parts]
 
 
-def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[Indices]:
-    """Return index arrays, one a client: a group (a writer, a patient) is never split.
+def split_by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[Indices]:
+    """Return index arrays, one per client: a group (a writer, a patient) is never split.
 
-    Groups come in a random order, each to the client that has the fewest examples so far.
+    In random order, each group goes to the client with the fewest examples so far.
     """
     members = _members(groups)
     if len(members) < clients:
@@ -84,12 +84,12 @@ def by_group(groups: npt.NDArray[np.integer], clients: int, seed: int) -> list[I
     return [np.concatenate(part) for part in parts]
 
 
-def hold_out(
+def hold_out_groups(
     groups: npt.NDArray[np.integer], fraction: float, random: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Return the indices held out and the rest: whole groups, in random order, as far as they fit.
+    """Return the indices held out and the rest: whole groups, in random order, if they fit.
 
-    At most the fraction (but room for one example) is held out, and never everything.
+    At most the fraction is held out (or one example, if that is more), and never everything.
     """
     members = _members(groups)
     room = min(max(1, int(len(groups) * fraction)), len(groups) - 1)

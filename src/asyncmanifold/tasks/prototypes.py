@@ -1,4 +1,4 @@
-"""Digits by class prototypes on a sphere: the nearest direction wins."""
+"""Classify digits by class prototypes on a sphere: the nearest direction wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asyncmanifold.checks import check
 from asyncmanifold.tasks.digits import Digits
-from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.manifolds import make_parameter
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 10
@@ -19,10 +19,10 @@ CLASSES = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(Digits):
-    """The digits, spread as ``Digits`` says, and a prototype for each class.
+    """The digits, partitioned as by ``Digits``, and a prototype for each class.
 
-    On the ``sphere`` prototypes are unit vectors and stay so; in ``flat`` space they are free, and made unit
-    vectors only where they are compared.
+    On the ``sphere`` prototypes are always unit vectors; in ``flat`` space they are free, and are normalised
+    only when they are compared.
     """
 
     space: Literal["sphere", "flat"] = "sphere"
@@ -46,7 +46,7 @@ class PrototypeNet(nn.Module):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, dimension))
         start = nn.functional.normalize(torch.randn(CLASSES, dimension), dim=1)
-        self.prototypes = on_manifold(start, "Sphere" if space == "sphere" else None)
+        self.prototypes = make_parameter(start, "Sphere" if space == "sphere" else None)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores of 8×8 images."""

@@ -1,4 +1,4 @@
-"""The next character in Shakespeare's plays; a play is a client's, whole."""
+"""Predict the next character in Shakespeare's plays; every play belongs to one client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.metrics import Accuracy
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.partitions import at_most
+from asyncmanifold.tasks.partitions import draw_subset
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.tasks.transformer import CharacterTransformer
 
@@ -30,23 +30,23 @@ Starts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Shakespeare:
-    """How the plays become clients and windows of text, and the size of the model.
+    """The plays, divided into clients and windows of text, and the size of the model.
 
-    Each speaker's text is cut in three, in this order: training, validation, test. A window lies within one
-    piece, so no character is in windows of two pieces. A held-out piece too short for a window is
-    trained on.
+    Each speaker's text is split into training, validation and test text, in this order. A window lies within
+    one of them, so no character is in windows of two. A held-out text too short for a window is used for
+    training.
     """
 
     data: str | None = None
     """A .jsonl or .jsonl.gz file of speeches in order: objects with ``play``, ``speaker`` and ``lines``."""
     clients: int = 30
-    """At most as many as there are plays; those left over are dealt at random, evenly."""
+    """At most the number of plays; surplus plays are dealt evenly at random."""
     context: int = 80
-    """Characters that the model sees; a window is these and the next one."""
+    """Characters that the model sees; a window holds these and the next one."""
     stride: int = 1
-    """Characters from one window's start to the next one's."""
+    """The distance between the starts of two windows, in characters."""
     max_windows: int | None = None
-    """The most training windows of a client, chosen at random."""
+    """The most training windows per client, chosen at random."""
     max_test: int | None = 20_000
     """The most test windows, and validation windows of all clients together, chosen at random."""
     test_fraction: float = 0.1
@@ -87,18 +87,18 @@ class Shakespeare:
             raise InputError(
                 f"{self.data}: no speaker's last {self.test_fraction:.0%} has {self.context + 1} characters"
             )
-        # Training windows are drawn last: max_windows leaves the held-out ones as they are.
+        # Training windows are drawn last, so that max_windows does not change the held-out ones.
         random = derive(seed, Purpose.PARTITION)
-        hands = deal(len(titles), self.clients, random)
+        dealt = deal_plays(len(titles), self.clients, random)
 
         def examples(most: int | None, pieces: Iterable[Starts]) -> WindowData:
-            starts = at_most(most, np.concatenate(list(pieces)), random)
+            starts = draw_subset(most, np.concatenate(list(pieces)), random)
             return WindowData(corpus.text, torch.from_numpy(starts), self.context)
 
         test = examples(self.max_test, (pieces.test for pieces in windows))
         most = None if self.max_test is None else max(1, self.max_test // self.clients)
-        validation = [examples(most, (windows[play].validation for play in hand)) for hand in hands]
-        train = [examples(self.max_windows, (windows[play].train for play in hand)) for hand in hands]
+        validation = [examples(most, (windows[play].validation for play in plays)) for plays in dealt]
+        train = [examples(self.max_windows, (windows[play].train for play in plays)) for plays in dealt]
         return Task(
             model=partial(
                 CharacterTransformer,
@@ -118,7 +118,7 @@ class Shakespeare:
         )
 
     def windows(self, speakers: Iterable[Span]) -> Windows:
-        """Return where the windows of these speakers' texts start."""
+        """Return the start positions of the windows of these speakers' texts."""
         pieces = []
         for first, end in speakers:
             test = self._held_out(end - first, self.test_fraction)
@@ -134,14 +134,14 @@ class Shakespeare:
 
 
 class Span(NamedTuple):
-    """Where one speaker's text is in the corpus."""
+    """The position of one speaker's text in the corpus."""
 
     first: int
     end: int
 
 
 class Windows(NamedTuple):
-    """The start positions of windows in each piece of a play."""
+    """The start positions of a play's windows for training, validation and test."""
 
     train: Starts
     validation: Starts
@@ -150,10 +150,10 @@ class Windows(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """All speakers' texts, one after another, as character numbers."""
+    """All speakers' texts, concatenated, as character numbers."""
 
     text: Tensor
-    """Places in ``vocabulary``, uint8."""
+    """Indices into ``vocabulary``, uint8."""
     vocabulary: str
     """Every character of the text once, sorted."""
     plays: dict[str, list[Span]]
@@ -165,7 +165,7 @@ class Corpus:
 
 
 class WindowData:
-    """Windows of one text: ``context`` characters, and the same moved on by one as targets."""
+    """Windows of one text: ``context`` characters as inputs, and the same shifted by one as targets."""
 
     def __init__(self, text: Tensor, starts: Tensor, context: int) -> None:
         self._text = text
@@ -185,7 +185,7 @@ class LastPositionAccuracy(Accuracy):
     """The share of windows whose last position, the one with full context, predicts the next character."""
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in scores (batch, position, character) and character numbers (batch, position)."""
+        """Add scores (batch, position, character) and character numbers (batch, position)."""
         super().update(outputs[:, -1], targets[:, -1])
 
 
@@ -194,19 +194,19 @@ def every_position_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
-def deal(plays: int, clients: int, random: np.random.Generator) -> list[list[int]]:
-    """Return each client's plays: nobody has a second one before everybody has one, and so on."""
-    hands: list[list[int]] = [[] for _ in range(clients)]
+def deal_plays(plays: int, clients: int, random: np.random.Generator) -> list[list[int]]:
+    """Return each client's plays: no client gets a second one before every client has one, and so on."""
+    dealt: list[list[int]] = [[] for _ in range(clients)]
     order = random.permutation(plays).tolist()
     for first in range(0, plays, clients):
         receivers = random.permutation(clients).tolist()
         for client, play in zip(receivers, order[first : first + clients], strict=False):
-            hands[client].append(play)
-    return hands
+            dealt[client].append(play)
+    return dealt
 
 
 def read_corpus(path: str) -> Corpus:
-    """Return the speeches of a file, joined speaker by speaker; a wrong file is one line that says where."""
+    """Return the speeches of a file, joined by speaker; any error is an ``InputError`` of one line."""
     lines_of: dict[str, dict[str, list[str]]] = {}
     for play, speaker, lines in _speeches(path):
         lines_of.setdefault(play, {}).setdefault(speaker, []).extend(lines)
@@ -234,7 +234,7 @@ def _speeches(path: str) -> Iterator[tuple[str, str, list[str]]]:
                 if line.strip():
                     yield _speech(line, f"{path}, line {number}")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}, line {number + 1}: not a whole gzip file") from error
+        raise InputError(f"{path}, line {number + 1}: not a complete gzip file") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from error
 
@@ -251,14 +251,14 @@ def _speech(line: bytes, where: str) -> tuple[str, str, list[str]]:
             raise InputError(f"{where}: no {key!r}")
     play, speaker, lines = entry["play"], entry["speaker"], entry["lines"]
     if not (isinstance(play, str) and isinstance(speaker, str)):
-        raise InputError(f"{where}: play and speaker must be texts")
+        raise InputError(f"{where}: play and speaker must be strings")
     if not (isinstance(lines, list) and all(isinstance(each, str) for each in lines)):
-        raise InputError(f"{where}: lines must be a list of texts")
+        raise InputError(f"{where}: lines must be a list of strings")
     return play, speaker, cast(list[str], lines)
 
 
 def _encode(text: str, path: str) -> tuple[Tensor, str]:
-    """Return a text as places in its vocabulary, and the vocabulary."""
+    """Return a text as indices into its vocabulary, and the vocabulary."""
     vocabulary = "".join(sorted(set(text)))
     if len(vocabulary) > 256:
         raise InputError(f"{path}: {len(vocabulary)} different characters, at most 256 are allowed")

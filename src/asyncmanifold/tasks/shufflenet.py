@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 CHANNELS = {"x0.5": (48, 96, 192), "x1.0": (116, 232, 464), "x1.5": (176, 352, 704)}
-"""Of stages 2, 3 and 4, by the published widths."""
+"""The channels of stages 2, 3 and 4, by published width."""
 BLOCKS = (4, 8, 4)
 
 
 class ShuffleNet(nn.Module):
-    """ShuffleNetV2, 3,503,624 parameters at ×1.5 and 1,000 classes; the state dict is torchvision's."""
+    """ShuffleNetV2, 3,503,624 parameters at ×1.5 with 1,000 classes, and torchvision's state dict."""
 
     def __init__(self, classes: int, width: str = "x1.5") -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ShuffleNet(nn.Module):
 
 
 class ShuffleBlock(nn.Module):
-    """Two branches of half the channels each, then shuffled. With stride 1 the first is left as it is."""
+    """Two branches with half the channels each, then shuffled. With stride 1 the first is the identity."""
 
     def __init__(self, channels: int, wider: int, stride: int = 1) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ShuffleBlock(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the features with channels of both branches taking turns."""
+        """Return the features, with the channels of both branches alternating."""
         left, right = (features, features) if self.halves_image else features.chunk(2, dim=1)
         return torch.stack((self.branch1(left), self.branch2(right)), dim=2).flatten(1, 2)
 

@@ -1,4 +1,4 @@
-"""A task: what is trained, on whose data, and how it is judged."""
+"""A task: the model to train, the clients' data, and the metrics."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Task:
     Examples are (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
 
     Arguments:
-        model: a module, or a function that makes one and is called under the run's seed.
-        loss: takes outputs and targets, returns a tensor of one number.
-        clients: training examples, client by client; for very many clients, ``Shares`` of the same examples.
+        model: a module, or a function that makes one, which is called with the run's seed set.
+        loss: takes outputs and targets, returns a scalar tensor.
+        clients: training examples of each client; for very many clients, ``Shares`` of the same examples.
         test: examples that the global model is evaluated on.
-        validation: held-out examples, client by client, for fairness and tuning.
-        metrics: how outputs are judged, higher is better. The first is the one that is reported.
+        validation: held-out examples of each client, for fairness and tuning.
+        metrics: how outputs are scored, higher is better. The first is the one that is reported.
 
     >>> import torch
     >>> from asyncmanifold import Task
@@ -59,7 +59,7 @@ class Task:
         object.__setattr__(self, "clients", all_data(self.clients))
         object.__setattr__(self, "test", as_data(self.test))
         if empty := [client for client, size in enumerate(sizes_of(self.clients)) if size == 0]:
-            raise InputError(f"client {_enumerated(empty)} has no training data")
+            raise InputError(f"client {_list_numbers(empty)} has no training data")
         if len(self.test) == 0:
             raise InputError("Task(test=…) has no examples")
         if self.validation is not None:
@@ -97,6 +97,6 @@ class Task:
         return values | {"loss": total / len(data)}
 
 
-def _enumerated(numbers: list[int], most: int = 5) -> str:
+def _list_numbers(numbers: list[int], most: int = 5) -> str:
     shown = ", ".join(str(number) for number in numbers[:most])
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"

@@ -1,4 +1,4 @@
-"""A small GPT-2-like transformer over characters, on one screen."""
+"""A small GPT-2-like transformer over characters."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 
 class CharacterTransformer(nn.Module):
-    """A pre-norm decoder: scores for the next character at every position of a text.
+    """A pre-norm decoder that scores the next character at every position of a text.
 
     Takes character numbers (batch, length) with a length of at most ``context`` and returns scores (batch,
-    length, ``vocabulary``). Heads have a width of their own, since 6 of them do not divide 128. The output
-    layer is the token embedding itself, so that the tied weights are one parameter with one name.
+    length, ``vocabulary``). The width of a head is set separately, since 6 heads do not divide 128. The
+    output layer is the token embedding itself, so that the tied weights are one parameter with one name.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CharacterTransformer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Draw weights as GPT-2 does: what is added to the residual stream shrinks with depth."""
+        """Initialise weights as GPT-2 does: those that add to the residual stream shrink with depth."""
         nn.init.normal_(self.positions, std=0.02)
         for name, module in self.named_modules():
             if isinstance(module, nn.Embedding):
@@ -49,7 +49,7 @@ class CharacterTransformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return the scores of the character after each position."""
+        """Return the scores of the next character at each position."""
         hidden = self.dropout(self.tokens(characters) + self.positions[: characters.shape[1]])
         for block in self.blocks:
             hidden = block(hidden)
@@ -57,7 +57,7 @@ class CharacterTransformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a dense network, each added to the stream that it reads normalised."""
+    """Attention, then a dense network, each on the normalised stream and added to it."""
 
     def __init__(self, width: int, heads: int, head_width: int, dropout: float) -> None:
         super().__init__()
@@ -74,10 +74,10 @@ class TransformerBlock(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Self-attention by several heads; a position sees itself and what is before it.
+    """Multi-head self-attention; a position sees itself and earlier ones.
 
-    Differs from GPT-2: no dropout on the attention weights, which would keep torch from its fused kernel on
-    the CPU and make a step half as long again, or twice as long.
+    Differs from GPT-2: no dropout on the attention weights, which would keep torch from using its fused
+    kernel on the CPU and make a step take 1.5 to 2 times as long.
     """
 
     def __init__(self, width: int, heads: int, head_width: int, dropout: float) -> None:
@@ -88,7 +88,7 @@ class CausalAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return what each position gathers."""
+        """Return the attention output of each position."""
         batch, length, _ = hidden.shape
         parts = self.input(hidden).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)

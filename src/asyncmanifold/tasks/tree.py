@@ -1,4 +1,4 @@
-"""The nodes of a tree as points in a plane: who is an ancestor of whom (Nickel and Kiela 2017)."""
+"""Embed the nodes of a tree as points, to tell which are ancestors of which (Nickel and Kiela 2017)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.tasks.data import shared_out
-from asyncmanifold.tasks.manifolds import on_manifold
-from asyncmanifold.tasks.partitions import cut_off
+from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.manifolds import make_parameter
+from asyncmanifold.tasks.partitions import split_rows
 from asyncmanifold.tasks.task import Task
 
 Pairs = npt.NDArray[np.int64]
@@ -24,9 +24,9 @@ Pairs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TreeTask:
-    """A tree of ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
+    """A tree with ``branching`` to the power of ``depth`` leaves; each client knows one part of it.
 
-    An example is a node, one of its ancestors and ``negatives`` nodes that are not: which is the ancestor?
+    An example is a node, one of its ancestors and ``negatives`` other nodes; the ancestor is to be found.
     Nodes are points of a Poincaré ball (``hyperbolic``), where a tree has room, or of ``flat`` space.
     """
 
@@ -37,7 +37,7 @@ class TreeTask:
     dimension: int = 2
     negatives: int = 9
     repeats: int = 4
-    """Examples of every pair, with other wrong answers each."""
+    """Examples per pair, each with other wrong answers."""
     test_fraction: float = 0.2
     validation_fraction: float = 0.1
 
@@ -59,15 +59,15 @@ class TreeTask:
         inputs, targets = self._examples(pairs, parents, random)
         test, rest = np.split(np.arange(len(pairs)), [int(len(pairs) * self.test_fraction)])
         holder = self._holders(pairs[rest, 0], parents)
-        cut = [cut_off(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
+        cut = [split_rows(rest[holder == client], self.validation_fraction) for client in range(self.clients)]
         return Task(
             model=partial(NodeEmbedding, len(parents), self.dimension, self.space),
             loss=nn.functional.cross_entropy,
-            **shared_out(inputs, targets, cut, test),
+            **split_examples(inputs, targets, cut, test),
         )
 
     def _examples(self, pairs: Pairs, parents: Pairs, random: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return (node, candidates) rows and the place of the ancestor among the candidates."""
+        """Return (node, candidates) rows and the index of the ancestor among the candidates."""
         related = np.eye(len(parents), dtype=bool)
         for node, ancestor in ancestor_pairs(parents):
             related[node, ancestor] = related[ancestor, node] = True
@@ -80,7 +80,7 @@ class TreeTask:
         return torch.from_numpy(rows), torch.from_numpy(places)
 
     def _holders(self, nodes: Pairs, parents: Pairs) -> Pairs:
-        """Return whose branch of the second level each node is on; higher nodes go around."""
+        """Return the client of each node's branch of the second level; higher nodes are dealt in turn."""
         first, last = 1 + self.branching, 1 + self.branching + self.branching**2
         branch = nodes.copy()
         while (above := branch >= last).any():
@@ -91,14 +91,14 @@ class TreeTask:
 
 
 def parents_of(branching: int, depth: int) -> Pairs:
-    """Return each node's parent, in breadth-first order; the root is its own."""
+    """Return each node's parent, in breadth-first order; the root is its own parent."""
     count = sum(branching**level for level in range(depth + 1))
     parents: Pairs = np.maximum(0, (np.arange(count) - 1) // branching)
     return parents
 
 
 def ancestor_pairs(parents: Pairs) -> Pairs:
-    """Return every (node, ancestor)."""
+    """Return all (node, ancestor) pairs."""
     pairs = []
     for node in range(1, len(parents)):
         above = node
@@ -109,13 +109,13 @@ def ancestor_pairs(parents: Pairs) -> Pairs:
 
 
 class NodeEmbedding(nn.Module):
-    """A point for every node; the nearer of the candidates is the likelier ancestor."""
+    """A point for every node; nearer candidates are likelier ancestors."""
 
     SHARPNESS = 2.0
 
     def __init__(self, nodes: int, dimension: int, space: str) -> None:
         super().__init__()
-        self.points = on_manifold(
+        self.points = make_parameter(
             0.1 * torch.randn(nodes, dimension), "PoincareBall" if space == "hyperbolic" else None
         )
         self.is_hyperbolic = space == "hyperbolic"

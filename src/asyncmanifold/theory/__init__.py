@@ -1,1 +1,1 @@
-"""The paper's convergence theorem, made testable: known constants, measured runs, the bound, the slope."""
+"""A test of the paper's convergence theorem: known constants, measured runs, the bound, the slope."""

@@ -13,7 +13,7 @@ LAMBDA_MIN = 1.0
 
 @dataclass(frozen=True)
 class Theorem:
-    """What the theorem says with these constants; nothing where its assumptions do not hold with them."""
+    """The theorem with these constants; its results are None if its assumptions do not hold with them."""
 
     known: KnownConstants
     setting: Setting

@@ -1,4 +1,4 @@
-"""What a study found: plain data, which the report draws."""
+"""The results of a study: plain data, which the report draws."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class KnownConstants:
     smoothness: float
     """L_Θ: the largest curvature of the loss along geodesics."""
     gradient_bound: float
-    """G: no gradient is longer, neither of the loss nor of one example."""
+    """G: the largest norm of a gradient, of the loss or of one example."""
     variance: float
     """σ₁²: the variance of one example's gradient is at most this everywhere (σ₂ is 0)."""
     curvature: float
-    """Of the space: 0 where it is flat, 1 on the unit sphere."""
+    """The curvature of the space: 0 if it is flat, 1 on the unit sphere."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How clients and server work, the same for every run."""
+    """The settings of clients and server, the same for every run."""
 
     clients: int
     point_steps: int
@@ -30,28 +30,28 @@ class Setting:
     curve_steps: int
     """Local steps along the curve (K − K₁)."""
     degree: int
-    """Of the Bézier curve; 1 for a straight line."""
+    """The degree of the Bézier curve; 1 for a straight line."""
     global_lr: float
-    """η_g, the share of the way to the local model."""
+    """η_g, the fraction of the way to the local model."""
 
     @property
     def steps(self) -> int:
-        """K."""
+        """K, the number of local steps."""
         return self.point_steps + self.curve_steps
 
 
 @dataclass(frozen=True)
 class MeasuredConstants:
-    """The constants that only runs can tell."""
+    """The constants that can only be measured in runs."""
 
     quality: float
-    """Q: how much of the descent that transported updates offer the server's steps keep."""
+    """Q: the share of the descent offered by transported updates that the server's steps keep."""
     staleness: float
-    """S: how far a model has moved meanwhile, in lengths of an update."""
+    """S: the distance that a model has moved meanwhile, in units of an update's length."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether the theorem's assumptions hold with these; runs of a few updates may say otherwise."""
+        """Whether the theorem's assumptions hold with these; they may not in runs of a few updates."""
         return self.quality > 0.0 and self.staleness > 0.0
 
 
@@ -71,27 +71,27 @@ class LengthResult:
     """The runs of one length."""
 
     updates: int
-    """T."""
+    """T, the number of updates."""
     local_lr: float
-    """η_l."""
+    """η_l, the local learning rate."""
     squares: list[float]
     """The average squared gradient norm, seed by seed."""
     mean: float
     deviation: float | None
     measured: MeasuredConstants
     staleness: float
-    """Versions, on average."""
+    """In versions, on average."""
     decrease: float
     """L(Θ^0) − L(Θ^T), on average."""
     constants: Constants | None
-    """With this length's η_l; None, like the bounds, where Q or S came out as 0 or below."""
+    """With this length's η_l; None, like the bounds, if Q or S is not above 0."""
     bound: float | None
     printed_bound: float | None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the study found on one problem."""
+    """The results of the study on one problem."""
 
     problem: str
     title: str

@@ -1,4 +1,4 @@
-"""A study as a person reads it on a terminal."""
+"""The results of a study as tables on a terminal."""
 
 from __future__ import annotations
 

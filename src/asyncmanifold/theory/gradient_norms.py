@@ -1,4 +1,4 @@
-"""One asynchronous run of the library's simulator, with the exact gradient at every server model."""
+"""Measure one asynchronous run of the simulator, with the exact gradient at every server model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from asyncmanifold.theory.problems import Problem
 from asyncmanifold.vectors import FlatModel
 
 SCHEDULE = Schedule("clock", latency=LogNormalLatency(spread=0.5, jitter=0.2))
-"""Clients of different speed; each gets its next job at once, so every version but the first has one user."""
+"""Clients of different speed; each gets its next job at once, so each version but the first has one job."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class RunNumbers:
     drift: float
     """Σ ‖Θ^τ − Θ^t‖."""
     reach: float
-    """Σ of the longest offset among the updates that came in between."""
+    """Σ of the longest offset among the updates absorbed in between."""
     staleness: float
-    """Versions, on average."""
+    """In versions, on average."""
 
 
 class GradientProbe:
-    """The exact Riemannian gradient of a task's loss over its whole population, at any model."""
+    """Computes the exact Riemannian gradient of a task's loss over its whole population, at any model."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -98,7 +98,7 @@ def measure_run(
         square += space.inner(theta, slope, slope)
         arrival = simulation.next_arrival(executor)
         if arrival is None or isinstance(arrival[1], Failure):
-            raise RuntimeError(f"{problem.name}: an update is missing, which cannot be: {arrival}")
+            raise RuntimeError(f"{problem.name}: an update is missing, which should be impossible: {arrival}")
         base, offset = arrival[0].job.theta, arrival[1].tensors[OFFSETS][-1]
         offered -= space.inner(theta, slope, space.transport(base, theta, offset))
         simulation.advance(arrival, executor)

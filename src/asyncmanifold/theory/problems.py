@@ -1,7 +1,7 @@
 """Two problems whose constants are known: a robust regression in flat space, an eigenvector on the sphere.
 
 Every client draws from the same finite population, so a stochastic gradient is unbiased for the gradient of
-the global loss (the paper's "weakly homogeneous" clients), and the global loss is a sum that can be taken.
+the global loss (the paper's "weakly homogeneous" clients), and the global loss can be computed exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from asyncmanifold.tasks.manifolds import on_manifold
+from asyncmanifold.tasks.manifolds import make_parameter
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.theory.findings import KnownConstants
 
@@ -32,10 +32,11 @@ class Problem:
 
 
 class Stream:
-    """Examples without end: every batch is drawn anew from a population, with replacement.
+    """An endless stream of examples: every batch is drawn from a population, with replacement.
 
-    It draws from torch's default generator, which every job seeds for itself: batches are independent and
-    repeatable. The length says how many examples make an epoch.
+    Passes over a fixed set would make the noise of an epoch cancel. It draws from torch's default generator,
+    which every job seeds: batches are independent and repeatable. The length is the number of examples per
+    epoch.
     """
 
     def __init__(self, inputs: Tensor, targets: Tensor, length: int) -> None:
@@ -45,13 +46,13 @@ class Stream:
         return self._length
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return as many examples as there are indices, whichever these are."""
+        """Return as many random examples as there are indices; their values do not matter."""
         rows = torch.randint(len(self._inputs), (len(indices),))
         return self._inputs[rows], self._targets[rows]
 
 
 class Direction(nn.Module):
-    """One vector of parameters; the output is its product with the input."""
+    """One parameter vector; the output is its dot product with the input."""
 
     def __init__(self, weight: nn.Parameter) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class Score:
         self._loss, self._total, self._count = loss, 0.0, 0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         self._total += (1.0 - self._loss(outputs, targets).item()) * len(targets)
         self._count += len(targets)
 
@@ -79,7 +80,7 @@ class Score:
 
 
 def robust_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean of ½ r²/(1 + r²) for residuals r: Geman and McClure's, flat for outliers.
+    """Return the mean of ½ r²/(1 + r²) for residuals r: the Geman–McClure loss, flat for outliers.
 
     Its slope r/(1 + r²)² is at most 9/(16√3), its curvature (1 − 3r²)/(1 + r²)³ in [−1/4, 1].
     """
@@ -93,7 +94,7 @@ def unexplained_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def regression() -> Problem:
-    """Robust regression: inputs are all sign vectors, targets are noise of ±0.2, so the truth is 0.
+    """Return robust regression: inputs are all sign vectors, targets are noise of ±0.2, so the solution is 0.
 
     The start is one unit away, where the loss curves down in every direction.
     """
@@ -112,7 +113,7 @@ def regression() -> Problem:
 
 
 def eigenvector() -> Problem:
-    """The leading eigenvector of E[aaᵀ] = diag(1.05, 0.05 …), as the unit vector that explains most.
+    """Return the search for the leading eigenvector of E[aaᵀ] = diag(1.05, 0.05 …), on the unit sphere.
 
     The start is 60° away, where the loss curves down towards the solution.
     """
@@ -125,7 +126,7 @@ def eigenvector() -> Problem:
         name="sphere",
         title="leading eigenvector on the sphere",
         task=_task(
-            Direction(on_manifold(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
+            Direction(make_parameter(start, "SphereExact")), unexplained_loss, inputs, (inputs**2).sum(dim=1)
         ),
         known=KnownConstants(
             smoothness=leading - other, gradient_bound=longest, variance=longest**2, curvature=1.0
@@ -137,14 +138,14 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"flat": regression, "sphere": eige
 
 
 def _signs(dimension: int) -> Tensor:
-    """Return all vectors of ±1, a row each."""
+    """Return all vectors of ±1, one per row."""
     return torch.tensor(list(product((-1.0, 1.0), repeat=dimension)))
 
 
 def _task(
     model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
 ) -> Task:
-    """Return a task with equal clients, whose epochs are one example each."""
+    """Return a task with equal clients, whose epochs have one example each."""
     return Task(
         model=model,
         loss=loss,

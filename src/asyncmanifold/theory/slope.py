@@ -13,15 +13,15 @@ QUANTILES = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-"""Student's t at 97.5 % for 1 … 30 degrees of freedom; the last one, a little wide, stands for all above."""
+"""Student's t at 97.5 % for 1 … 30 degrees of freedom; the last, slightly large, is used for all above."""
 
 
 def log_slope(lengths: Sequence[int], rows: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     """Return the slope of log value against log length, and the ends of its 95 % interval.
 
     Least squares for each row, then a t-interval. A row holds one seed's values, length by length. Rows are
-    independent, so the mean of their slopes has Student's distribution, whatever values of one row have in
-    common.
+    independent, so the mean of their slopes has Student's distribution, however the values of one row are
+    correlated.
     """
     places = [log(length) for length in lengths]
     slopes = [float(np.polyfit(places, [log(value) for value in row], 1)[0]) for row in rows]

@@ -1,4 +1,4 @@
-"""The whole study: runs of growing length on every problem, their slopes, and the bound beside them."""
+"""The whole study: runs of growing length on every problem, their slopes, and the bound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from asyncmanifold.theory.slope import log_slope
 from asyncmanifold.threads import torch_threads
 
 COVERED = ("asyncsgd", "fedortho", "fedgs", "asyncbezier")
-"""Methods that the corrected theorem speaks of: no buffer, no penalty, and no correction that lengthens."""
+"""Methods that the corrected theorem covers: no buffer, no penalty, no correction that lengthens a step."""
 POINT_STEPS, CURVE_STEPS = 2, 1
 GLOBAL_LR = 0.5
 
@@ -34,7 +34,7 @@ def study_convergence(
 ) -> list[Finding]:
     """Run ``method`` on every problem, write theory.json and the figure to ``out``, and return the findings.
 
-    An ``InputError`` says in one line what is wrong, before any run.
+    Wrong input is an ``InputError`` of one line, before any run.
     """
     lengths = sorted(set(lengths))
     if method not in COVERED:
@@ -62,7 +62,7 @@ def study_convergence(
 
 
 def chosen_setting(method: Method) -> Setting:
-    """Return how clients and server work in every run of a method."""
+    """Return the settings of clients and server in every run of a method."""
     return Setting(
         clients=CLIENTS,
         point_steps=POINT_STEPS,
@@ -75,7 +75,7 @@ def chosen_setting(method: Method) -> Setting:
 def _study_problem(
     problem: Problem, name: str, lengths: list[int], seeds: list[int], on_update: Callable[[str], None]
 ) -> Finding:
-    """Make every run on one problem and return its slope, constants and bounds."""
+    """Run all lengths and seeds on one problem, and return its slope, constants and bounds."""
     method = replace(METHODS[name], weighting="none", global_lr=GLOBAL_LR)
     known, setting = problem.known, chosen_setting(method)
     runs: dict[int, list[RunNumbers]] = {}
