@@ -348,3 +348,41 @@ def test_frozen_ends_and_inactive_points_stay_where_they_are():
     controls.finish()
     assert offsets[0].any()
     torch.testing.assert_close(offsets[-1], end, rtol=0.0, atol=1e-7)
+
+
+@every_manifold
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gradient_is_right_where_control_points_coincide(name, seed):
+    """As when the curve phase starts: B = Θ^t, models in single precision, one step of a job.
+
+    Against central differences in double precision, along tangent vectors of B.
+    """
+    case, s = Case(name, seed), 0.4
+    start = case.x.float()
+    model = FlatModel(Prototypes(MANIFOLDS[name][0](), start))
+    controls = CurvedControls(model, Bezier(2), LocalTraining(local_lr=0.1, proximal=0.0))
+    offsets = torch.zeros(2, model.size)
+    controls.begin(model.vector.clone(), offsets)
+    piece, maps = model.space.pieces[0], model.space.pieces[0].maps
+    base = piece.of(model.vector).double().clone()
+    case.x = base
+    end = maps.exp(base, case.tangent(0.5))
+    with torch.no_grad():
+        controls._curved[0][-1].copy_(end)
+        end = controls._curved[0][-1].double()
+    gradient = torch.randn(case.shape, generator=case.random, dtype=torch.float64).float()
+    controls.start_curve()
+    controls.place(s)
+    for parameter in model.module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        if parameter.shape == gradient.shape:
+            parameter.grad.copy_(gradient)
+    controls._optimizer.step = lambda: None
+    controls.learn()
+    found = controls._curved[0][0].grad.double()
+    for _ in range(4):
+        moved = [maps.exp(base, step * case.tangent(1.0)) for step in (1e-3,)]
+        moved.append(maps.exp(base, -maps.log(base, moved[0])))
+        curves = [de_casteljau([base, point, end], s, partial(geodesic, maps)) for point in moved]
+        slope = float((gradient.double() * (curves[0] - curves[1])).sum())
+        assert float((found * (moved[0] - moved[1])).sum()) == pytest.approx(slope, rel=2e-3, abs=2e-6)

@@ -71,8 +71,9 @@ class CurvedControls(Controls):
         self._reached = []
         for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
             with torch.enable_grad():
+                controls = [point.double() for point in (base, *points)]  # near points lose half the digits
                 along = partial(geodesic, piece.maps)
-                reached = points[-1] if s == 1.0 else self._embedding.at([base, *points], s, along)
+                reached = controls[-1] if s == 1.0 else self._embedding.at(controls, s, along)
             self._reached.append(reached)
             piece.of(vector).copy_(reached.detach())
         self._here = vector.clone()
@@ -117,19 +118,19 @@ class CurvedControls(Controls):
             self._flat[k].grad = self._weights[k] * gradient
 
     def _learn_piece(self, number: int, gradient: Tensor, trained: Sequence[int]) -> None:
-        maps = self._pieces[number].maps
-        points, reached, base = self._curved[number], self._reached[number], self._base[number]
-        here = reached.detach()
+        maps, points, reached = self._pieces[number].maps, self._curved[number], self._reached[number]
+        here, gradient = reached.detach(), gradient.double()
         if self._settings.proximal:
-            gradient = gradient + self._settings.proximal * plain_gradient(maps, here, -maps.log(here, base))
+            way = -maps.log(here, self._base[number].double())
+            gradient = gradient + self._settings.proximal * plain_gradient(maps, here, way)
         if self._s == 1.0:
-            points[-1].grad = gradient if trained else None
+            points[-1].grad = gradient.float() if trained else None
             return
         pulled = torch.autograd.grad(reached, points, gradient, allow_unused=True)
         for k in trained:
             found = pulled[k]
             is_sound = found is not None and bool(torch.isfinite(found).all())
-            points[k].grad = found if is_sound else self._weights[k] * gradient
+            points[k].grad = found if is_sound else self._weights[k] * gradient.float()
 
     @torch.no_grad()
     def finish(self) -> None:

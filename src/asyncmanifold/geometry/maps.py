@@ -7,6 +7,7 @@ transport, which is what convergence theory requires of a retraction. Other mani
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import pi
 from typing import Any, Protocol
 
@@ -100,15 +101,71 @@ class SphereMaps(GeooptMaps):
         """Return the component of y orthogonal to x, scaled to the angle between them."""
         along = (point * other).sum(-1, keepdim=True)
         across = other - point - (point * (other - point)).sum(-1, keepdim=True) * point
-        length = across.norm(dim=-1, keepdim=True)
-        is_apart = length > 0.0
-        ratio = torch.atan2(length, along) / torch.where(is_apart, length, torch.ones_like(length))
-        return across * torch.where(is_apart, ratio, torch.ones_like(ratio))
+        return across * _ratio(lambda length: torch.atan2(length, along), across.norm(dim=-1, keepdim=True))
 
     def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
         """Return P v = v − ⟨y, v⟩ / (1 + ⟨x, y⟩) · (x + y), which keeps lengths and angles."""
         across = (end * tangent).sum(-1, keepdim=True) / (1.0 + (start * end).sum(-1, keepdim=True))
         return tangent - across * (start + end)
+
+
+class PoincareMaps(GeooptMaps):
+    """The Poincaré ball, with the right derivatives where points coincide.
+
+    geoopt keeps lengths away from 0, so that a logarithm's derivative there is finite and wrong: half its
+    size in single precision.
+    """
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return x ⊕ tanh(√c λ_x ‖v‖/2) v/(√c ‖v‖)."""
+        half = self.manifold.lambda_x(point, keepdim=True) / 2.0
+        length = (-self.manifold.k).to(point).sqrt() * half * tangent.norm(dim=-1, keepdim=True)
+        step = half * _ratio(torch.tanh, length) * tangent
+        moved: Tensor = self.manifold.mobius_add(point, step, project=False)
+        return moved
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return 2/(√c λ_x) artanh(√c ‖w‖) w/‖w‖ with w = −x ⊕ y."""
+        way = self.manifold.mobius_add(-point, other, project=False)
+        length = (-self.manifold.k).to(point).sqrt() * way.norm(dim=-1, keepdim=True)
+        inside = length.clamp(max=1.0 - 1e-12)  # rounding may put a far point on the rim
+        tangent: Tensor = (
+            2.0 / self.manifold.lambda_x(point, keepdim=True) * _ratio(torch.atanh, inside) * way
+        )
+        return tangent
+
+
+class LorentzMaps(GeooptMaps):
+    """The hyperboloid, exact also for near points.
+
+    geoopt's lengths are never below 1e-4, so that its logarithm of a nearer point is too short, and its
+    derivative there wrong by up to a factor of five.
+    """
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return cosh(‖v‖/√k) x + √k sinh(‖v‖/√k) v/‖v‖."""
+        length = self._length(point, tangent)
+        return torch.cosh(length) * point + _ratio(torch.sinh, length) * tangent
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        """Return the component of y orthogonal to x, scaled to the distance between them."""
+        way = other - point
+        along = self.manifold.inner(point, point, way, keepdim=True) / self.manifold.k.to(point)
+        across: Tensor = way + along * point
+        return across * _ratio(torch.asinh, self._length(point, across))
+
+    def _length(self, point: Tensor, tangent: Tensor) -> Tensor:
+        """Return lengths in units of √k; 0, with derivative 0, where rounding leaves nothing."""
+        square = self.manifold.inner(point, tangent, tangent, keepdim=True) / self.manifold.k.to(point)
+        is_apart = square > 0.0
+        return torch.where(is_apart, torch.where(is_apart, square, torch.ones_like(square)).sqrt(), 0.0)
+
+
+def _ratio(function: Callable[[Tensor], Tensor], length: Tensor) -> Tensor:
+    """Return f(x)/x, and 1 with derivative 0 at x = 0, for a function that is x + O(x³) there."""
+    is_apart = length > 0.0
+    divisor = torch.where(is_apart, length, torch.ones_like(length))
+    return torch.where(is_apart, function(divisor) / divisor, torch.ones_like(length))
 
 
 class StiefelMaps(GeooptMaps):
@@ -146,11 +203,28 @@ def _symmetric_solution(matrix: Tensor) -> Tensor:
     return solution.reshape(*matrix.shape)
 
 
+class ScaledMaps(GeooptMaps):
+    """A manifold whose lengths geoopt scales: its tangent vectors are the base's, times the scale."""
+
+    def __init__(self, manifold: Any, base: Maps) -> None:
+        super().__init__(manifold)
+        self._base = base
+
+    def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
+        return self._base.exp(point, tangent / self.manifold.scale)
+
+    def log(self, point: Tensor, other: Tensor) -> Tensor:
+        tangent: Tensor = self._base.log(point, other) * self.manifold.scale
+        return tangent
+
+
 def maps_of(manifold: Any, point: Tensor) -> Maps:
     """Return the maps of the manifold of ``point``; an ``InputError`` names a map that geoopt lacks."""
     kind = type(manifold).__name__
     if "Stiefel" in kind:
         return StiefelMaps(manifold)
+    if kind == "Scaled":
+        return ScaledMaps(manifold, maps_of(manifold.base, point))
     zero = torch.zeros_like(point)
     for name, arguments in (("expmap", (zero,)), ("logmap", (point,)), ("transp", (point, zero))):
         try:
@@ -159,4 +233,8 @@ def maps_of(manifold: Any, point: Tensor) -> Maps:
             raise InputError(
                 f"parameters on {kind} cannot be trained: geoopt has no {name} for it"
             ) from problem
-    return (SphereMaps if kind in ("Sphere", "SphereExact") else GeooptMaps)(manifold)
+    return EXACT_MAPS.get(kind.removesuffix("Exact"), GeooptMaps)(manifold)
+
+
+EXACT_MAPS = {"Sphere": SphereMaps, "PoincareBall": PoincareMaps, "Lorentz": LorentzMaps}
+"""Where geoopt's maps are wrong for near points."""
