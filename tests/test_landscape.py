@@ -289,7 +289,7 @@ def test_a_line_without_drift_has_no_plane():
     config = replace(make_config(), training=replace(TRAINING, curve_epochs=0))
     repeated = repeated_update(config, update=1)
     assert repeated.record["staleness"] == 0
-    with pytest.raises(InputError, match=r"^update 1 is a straight line .* choose another with --update$"):
+    with pytest.raises(InputError, match=r"^update 1 is a straight line, .* another update with --update$"):
         measure_landscape(config, make_task(), repeated, grid=4, examples=10)
 
 
