@@ -10,8 +10,10 @@ from asyncmanifold import (
     METHODS,
     PARTS,
     AdaptiveEpochs,
+    Averaging,
     Bezier,
     Buffer,
+    CyclicRate,
     DelayCompensation,
     Distance,
     Hinge,
@@ -263,3 +265,19 @@ def test_a_short_form_and_its_gate_are_told_apart_by_path():
     with pytest.raises(InputError, match=r"method.gates.0.norm_bound, method.norm_bound"):
         with_setting(config, "norm_bound", "2")
     assert with_setting(config, "gates.0.norm_bound", "2").method.gates == (NormBound(2.0),)
+
+
+def test_a_part_that_is_not_set_is_reached_by_its_path():
+    config = load_config("digits", "asyncsgd", settings={"averaging.average_from": "10"})
+    assert config.method.averaging == Averaging(10)
+    assert with_setting(config, "average_every", "3").method.averaging == Averaging(10, 3)
+    for key in ("average_from", "averaging.nothing", "server_optimizer.beta", "buffer.buffer_size"):
+        with pytest.raises(InputError, match=f"--set {key}: unknown key"):
+            load_config("digits", "asyncsgd", settings={key: "10"})
+
+
+def test_schedules_of_the_global_rate_by_name():
+    settings = {"rate_schedule": '{name = "cyclic", cycle_length = 5}'}
+    assert load_config("digits", "fedasync", settings=settings).method.rate_schedule == CyclicRate(5)
+    with pytest.raises(InputError, match=r"CyclicRate\(cycle_length=1\) must be at least 2"):
+        load_config("digits", "fedasync", settings=settings | {"cycle_length": "1"})

@@ -181,40 +181,14 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *(
-            "AdaptiveEpochs",
-            "AsyncManifoldError",
-            "Averaging",
-            "Barrier",
-            "Bezier",
-            "Buffer",
-            "ClassesLatency",
-        ),
-        *("Constant", "ConstantLatency", "Correction", "DelayCompensation", "Distance", "Embedding", "Gate"),
-        *(
-            "Hinge",
-            "InputError",
-            "Job",
-            "LocalTraining",
-            "LogNormalLatency",
-            "METHODS",
-            "Method",
-            "NormBound",
-        ),
-        *(
-            "OrthoDC",
-            "Outgoing",
-            "PARTS",
-            "Parcel",
-            "Penalty",
-            "Placement",
-            "Point",
-            "Polynomial",
-            "Position",
-        ),
+        *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
+        *("ClassesLatency", "Constant", "ConstantLatency", "Correction", "CyclicRate", "DecayingRate"),
+        *("DelayCompensation", "Distance", "Embedding", "FixedRate", "Gate", "Hinge", "InputError", "Job"),
+        *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound", "OrthoDC", "Outgoing"),
+        *("PARTS", "Parcel", "Penalty", "Placement", "Point", "Polynomial", "Position", "RateSchedule"),
         *("RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError", "Schedule", "Selection"),
-        *("ServerOptimizer", "ServerState", "Shares", "Staleness", "StalenessBound", "StepBuffer", "Tangent"),
-        *("Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "simulate"),
+        *("ServerOptimizer", "ServerState", "Shares", "Staleness", "StalenessBound", "StepBuffer"),
+        *("Tangent", "Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "simulate"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

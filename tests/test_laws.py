@@ -30,8 +30,9 @@ from asyncmanifold import (
 from asyncmanifold.files import load_tree, save_tree
 from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, Penalty
+from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.step import flush
-from asyncmanifold.session.session import restored
+from asyncmanifold.session.session import rebuild
 from asyncmanifold.vectors import Statistics
 
 PARTS = {
@@ -52,6 +53,7 @@ PARTS = {
     "staleness": [*(kind() for kind in STALENESS.values()), Polynomial(2.0), Hinge(1.0, 1)],
     "buffer": [None, Buffer(1), Buffer(3), Barrier()],
     "averaging": [None, Averaging(0), Averaging(12, 2)],
+    "rate_schedule": [kind() for kind in RATE_SCHEDULES.values()],
     "weighting": ["examples", "none"],
     "global_lr": [1.0, 0.3, 4.0],
 }
@@ -428,9 +430,9 @@ def test_a_state_goes_to_a_file_and_back(rule, data, tmp_path_factory):
     after, _ = case.absorb()
     for state in (case.state, after):
         save_tree(path, vars(state))
-        assert same(restored(ServerState, load_tree(path)), state)
+        assert same(rebuild(ServerState, load_tree(path)), state)
     save_tree(path, vars(case.state))
-    case.state = restored(ServerState, load_tree(path))
+    case.state = rebuild(ServerState, load_tree(path))
     assert same(case.absorb()[0], after)
 
 
@@ -456,7 +458,7 @@ def test_a_state_with_everything_set_goes_to_a_file_and_back(shared, tmp_path):
         },
     )
     save_tree(tmp_path / "state.safetensors", vars(state))
-    loaded = restored(ServerState, load_tree(tmp_path / "state.safetensors"))
+    loaded = rebuild(ServerState, load_tree(tmp_path / "state.safetensors"))
     assert same(loaded, state)
     # What is one tensor in several places is one again, and is written once.
     assert (loaded.memory["averaging"]["theta"] is loaded.theta) == shared

@@ -20,8 +20,11 @@ from asyncmanifold import (
     Bezier,
     Buffer,
     Constant,
+    CyclicRate,
+    DecayingRate,
     DelayCompensation,
     Distance,
+    FixedRate,
     Hinge,
     Method,
     OrthoDC,
@@ -616,3 +619,45 @@ def test_a_method_agrees_with_the_reference_on_long_vectors(name):
     for fast, exact in ((state.theta, slow.theta), (state.returned()[0], slow.returned())):
         error = np.linalg.norm(fast.double().numpy() - exact)
         assert error < 1e-5 * np.linalg.norm(exact - start)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (FixedRate(), [0.5, 0.75, 0.875, 0.9375]),
+        # Factors 1, 1/2, 1/3, 1/4 of η_g w = 1/2: what is left is 1/2, then times 3/4, 5/6, 7/8.
+        (DecayingRate(1, 1.0), [0.5, 0.625, 0.6875, 0.7265625]),
+        # Factors 1, 0, 1, 0.
+        (CyclicRate(2, 0.0), [0.5, 0.5, 0.75, 0.75]),
+    ],
+)
+def test_schedules_of_the_global_rate_by_hand(schedule, expected):
+    """Every update leads to 1, with a step of half the way times the schedule's factor."""
+    method, state = Method(rate_schedule=schedule, global_lr=2.0), ServerState(torch.zeros(1))
+    for place in expected:
+        update = Update(0, state.version, (1.0 - state.theta)[None])
+        state, _ = absorb(method, state, update, base=state.theta, weight=0.25)
+        assert state.theta.item() == pytest.approx(place)
+
+
+def test_a_cycle_ends_where_models_are_averaged():
+    """With cycles of 3, versions 3 and 6 are made by the lowest rate, and are those averaged."""
+    method = Method(rate_schedule=CyclicRate(3, 0.1), averaging=Averaging(3, 3), global_lr=1.0)
+    state, models, fractions = ServerState(torch.zeros(1)), {}, {}
+    for _ in range(6):
+        update = Update(0, state.version, torch.ones(1, 1))
+        state, step = absorb(method, state, update, base=state.theta, weight=0.5)
+        models[state.version], fractions[state.version] = state.theta.item(), step.fraction
+    assert [fractions[version] for version in (3, 6)] == pytest.approx([0.05, 0.05])
+    assert min(fractions.values()) == pytest.approx(0.05)
+    assert state.returned()[0].item() == pytest.approx((models[3] + models[6]) / 2)
+
+
+@pytest.mark.parametrize("jointly", [False, True])
+def test_a_zero_offset_is_not_projected(jointly):
+    """It has no direction, so none that conflicts with the drift."""
+    state = ServerState(torch.tensor([1.0, 0.0]), version=1)
+    offsets = torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
+    method = Method(embedding=Bezier(2), correction=OrthoDC(0.0, jointly=jointly))
+    _, step = absorb(method, state, Update(0, 0, offsets), base=torch.zeros(2), weight=0.5)
+    assert step.projected == [False, True]

@@ -37,6 +37,10 @@ from asyncmanifold.server.protocol import Job as Job
 from asyncmanifold.server.protocol import Rejected as Rejected
 from asyncmanifold.server.protocol import ServerState as ServerState
 from asyncmanifold.server.protocol import Update as Update
+from asyncmanifold.server.rates import CyclicRate as CyclicRate
+from asyncmanifold.server.rates import DecayingRate as DecayingRate
+from asyncmanifold.server.rates import FixedRate as FixedRate
+from asyncmanifold.server.rates import RateSchedule as RateSchedule
 from asyncmanifold.server.selection import Selection as Selection
 from asyncmanifold.server.selection import Uniform as Uniform
 from asyncmanifold.server.step import absorb as absorb

@@ -51,7 +51,7 @@ def _parameters(part: type[Any]) -> dict[str, Any]:
 def _composition(tree: dict[str, Any]) -> str:
     parts = []
     for value in tree.values():
-        is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform")
+        is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform", "fixed")
         if is_part and value.get("decay") != 0.0:
             arguments = {k: v for k, v in value.items() if k != "name"}
             parts.append(value["name"] + (f"({_format_values(arguments)})" if arguments else ""))

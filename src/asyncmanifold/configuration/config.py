@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.configuration.tables import (
     Tree,
     build,
@@ -102,7 +103,7 @@ def _with_value(config: Config, path: list[str], value: Any, where: str) -> Conf
     table: Any = config_tree(config)
     tree: Tree = table
     for step in path[:-1]:
-        table = table[int(step) if isinstance(table, list) else step]
+        table = table[int(step)] if isinstance(table, list) else table.setdefault(step, {})
     table[path[-1]] = value
     return _build_config(tree, config.scenario, config.method_name, where)
 
@@ -156,8 +157,20 @@ def find_key(config: Config, key: str) -> list[str]:
     if found:
         choices = ", ".join(".".join(path) for path in found)
         raise InputError(f"--set {key}: could be any of {choices}: give one of these paths")
+    if (absent := _absent_key(wanted, keys)) is not None:
+        return absent
     names = sorted({path[-1] for path in keys})
     raise UnknownKeyError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
+
+
+def _absent_key(wanted: list[str], keys: list[list[str]]) -> list[str] | None:
+    """Return the path of a key of a part that is not set, if it is given with the part's name."""
+    *_, slot, name = ["", *wanted]
+    home = next((path for path in keys if path[-1] == slot), None)
+    if home is None or len(PARTS.get(slot, {})) != 1:
+        return None
+    (part,) = PARTS[slot]
+    return [*home, name] if name in {field.name for field in fields(part_class(slot, part))} else None
 
 
 def value_at(config: Config, path: list[str]) -> Any:

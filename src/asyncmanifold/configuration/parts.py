@@ -18,6 +18,7 @@ from asyncmanifold.server.gates import GATES
 from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS
 from asyncmanifold.server.outgoing import OUTGOING
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
+from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.selection import SELECTIONS
 from asyncmanifold.simulation.schedules import LATENCIES
 
@@ -41,6 +42,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "buffer": BUFFERS,
     "server_optimizer": SERVER_OPTIMIZERS,
     "averaging": {"averaging": Averaging},
+    "rate_schedule": RATE_SCHEDULES,
     "adaptive_epochs": {"adaptive-epochs": AdaptiveEpochs},
     "selection": SELECTIONS,
     "latency": LATENCIES,

@@ -22,6 +22,7 @@ from asyncmanifold.server.gates import Gate, NormBound, StalenessBound
 from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
+from asyncmanifold.server.rates import FixedRate, RateSchedule
 from asyncmanifold.server.selection import Selection, Uniform
 from asyncmanifold.server.stages import Part
 
@@ -43,6 +44,7 @@ class Method:
         adaptive_epochs: how many epochs a client's next job has.
         selection: which client is sent the next job.
         global_lr: the paper's η_g.
+        rate_schedule: how η_g changes over the run.
         weighting: ``"examples"`` weights a step by the client's share of all examples (the paper); ``"none"``
             weights all alike (FedAsync and FedBuff as published; a buffer then averages over its size).
         max_staleness: short for a gate ``StalenessBound(max_staleness)``.
@@ -66,6 +68,7 @@ class Method:
     adaptive_epochs: AdaptiveEpochs | None = None
     selection: Selection = Uniform()
     global_lr: float = 1.0
+    rate_schedule: RateSchedule = FixedRate()
     weighting: Literal["examples", "none"] = "examples"
     max_staleness: int | None = None
     norm_bound: float | None = None

@@ -92,7 +92,8 @@ def absorb(
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
-    fraction = penalty * arrival.weight * method.global_lr * slowing
+    rate = method.global_lr * method.rate_schedule.factor(state.version)
+    fraction = penalty * arrival.weight * rate * slowing
     if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
         fraction = min(1.0, fraction)
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)

@@ -156,10 +156,22 @@ class _OverConditions:
         outputs, targets = torch.cat(self._outputs), torch.cat(self._targets)
         if not outputs.isfinite().all():
             return float("nan")
-        pairs = zip(outputs.sigmoid().unbind(1), targets.unbind(1), strict=True)
+        pairs = zip(outputs.unbind(1), targets.unbind(1), strict=True)
         score = getattr(import_module("torchmetrics.functional.classification"), self.SCORE)
-        scores = [float(score(chances, found)) for chances, found in pairs if 0 < found.sum() < len(found)]
+        scores = [
+            float(score(_ranks(logits), found)) for logits, found in pairs if 0 < found.sum() < len(found)
+        ]
         return sum(scores) / len(scores) if scores else float("nan")
+
+
+def _ranks(logits: Tensor) -> Tensor:
+    """Return numbers in [0, 1] in the same order, equal only where the logits are.
+
+    torchmetrics turns logits into probabilities, which round to 1 above a logit of about 37.
+    """
+    values, places = torch.unique(logits, return_inverse=True)
+    ranks: Tensor = places.double() / max(1, len(values) - 1)
+    return ranks
 
 
 class AUROC(_OverConditions):
