@@ -615,7 +615,7 @@ def test_a_model_starts_without_weights():
 
 def test_scores_tell_large_logits_apart():
     """Probabilities of logits above about 37 are all 1; the order of the logits is not lost."""
-    outputs, targets = torch.tensor([[40.0], [42.0], [41.0], [43.0]]), torch.tensor([[0], [1], [0], [1]])
+    outputs, targets = [[40.0], [42.0], [41.0], [43.0]], [[0], [1], [0], [1]]
     assert score(AUROC(), outputs, targets) == 1.0
     assert score(AUPRC(), outputs, targets) == 1.0
-    assert score(AUROC(), torch.full((4, 1), 50.0), targets) == 0.5  # equal logits are still ties
+    assert score(AUROC(), [[50.0]] * 4, targets) == 0.5  # equal logits are still ties
