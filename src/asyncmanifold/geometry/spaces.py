@@ -149,7 +149,12 @@ def space_of(parameters: Iterable[nn.Parameter]) -> Space:
     for parameter in parameters:
         end = start + parameter.numel()
         manifold: Any = getattr(parameter, "manifold", None)
-        if manifold is not None and type(manifold).__name__ != "Euclidean":
+        if manifold is not None and not _is_plain(manifold):
             pieces.append(Piece(start, end, tuple(parameter.shape), maps_of(manifold, parameter.detach())))
         start = end
     return Space(pieces) if pieces else FLAT
+
+
+def _is_plain(manifold: Any) -> bool:
+    """Return whether a manifold is Euclidean space, which needs no maps."""
+    return type(manifold).__name__ == "Euclidean"
