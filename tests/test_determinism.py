@@ -242,7 +242,7 @@ def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     ("options", "said"),
     [
         ({"workers": 0}, "workers=0 must be at least 1"),
-        ({"executor": "dask"}, "executor='dask' must be one of inline, process, ray"),
+        ({"executor": "dask"}, r"executor='dask'\) must be 'inline', 'process' or 'ray'"),
         ({"executor": "process", "ray_address": "auto"}, "is only for executor 'ray'"),
     ],
 )

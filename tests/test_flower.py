@@ -242,7 +242,7 @@ def test_nodes_come_and_go(tmp_path):
 def test_a_node_that_returns_starts_with_a_clean_slate():
     nodes = Nodes(patience=1, rest_seconds=60.0)
     (node,), _ = nodes.update_present([7])
-    assert nodes.record_failure(node, "failed", now=0.0) == 60.0
+    assert nodes.record_failure(node, now=0.0) == 60.0
     assert nodes.free(now=1.0, depth=1) == []
     assert nodes.update_present([]) == ([], [node])
     assert nodes.update_present([7]) == ([node], [])

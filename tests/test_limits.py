@@ -281,3 +281,28 @@ def test_averaging_that_has_not_begun_returns_the_model(seed):
 @given(seeds)
 def test_averaging_does_not_change_the_run(seed):
     assert_same_bits(Method(averaging=Averaging(0)), Method(), seed)
+
+
+@pytest.mark.parametrize("residual", [1e-2, 1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize("threshold", [1.0, 0.99999])
+def test_what_projection_leaves_is_exact_though_it_nearly_cancels(residual, threshold):
+    """An interior control point that is almost the drift reversed: against double precision."""
+    random = np.random.default_rng(5)
+    base, drift, across, end = (random.standard_normal(5_000) for _ in range(4))
+    theta = (base + 0.1 * drift).astype(np.float32)
+    base = base.astype(np.float32)
+    exact = theta.astype(np.float64) - base
+    across -= across @ exact / (exact @ exact) * exact
+    interior = (-exact + residual * np.linalg.norm(exact) / np.linalg.norm(across) * across).astype(
+        np.float32
+    )
+    offsets = np.stack([interior, 0.01 * residual * end.astype(np.float32)])
+    state = ServerState(torch.from_numpy(theta), version=1)
+    update = Update(0, 0, torch.from_numpy(offsets))
+    method = Method(embedding=Bezier(2, step="parameter"), correction=OrthoDC(threshold))
+    after, step = absorb(method, state, update, base=torch.from_numpy(base), weight=0.5)
+    left = offsets.astype(np.float64) - np.outer(offsets @ exact / (exact @ exact), exact)
+    expected = 0.5 * left[0] + 0.25 * left[1]
+    moved = after.theta.double().numpy() - theta
+    assert step.step_norm == pytest.approx(np.linalg.norm(expected), rel=2e-3)
+    assert np.linalg.norm(moved - expected) < 2e-3 * np.linalg.norm(expected) + 1e-7 * np.linalg.norm(theta)

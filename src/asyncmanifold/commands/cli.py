@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from asyncmanifold.commands import actions  # slow to import, and not needed for --help
 
-        code: int = getattr(actions, options.command)(options)
-        return code
+        return int(getattr(actions, options.command)(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

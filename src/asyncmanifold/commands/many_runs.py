@@ -133,7 +133,8 @@ def run_with_progress(
                 failures.append(f"{name}: {ended or type(ended).__name__}")
                 shown.say(failures[-1])
                 return
-            shown.say(f"{name}: {score} {ended['metric']} {_number(ended[score])}")
+            value = "not finite" if ended[score] is None else f"{ended[score]:.4f}"
+            shown.say(f"{name}: {score} {ended['metric']} {value}")
             found.setdefault(key, configs[key].run.updates)
             on_progress(key, configs[key].run.updates)
 
@@ -146,10 +147,6 @@ def run_with_progress(
             on_end=on_end,
         )
     return summaries, failures
-
-
-def _number(score: float | None) -> str:
-    return "not finite" if score is None else f"{score:.4f}"
 
 
 _reports: Any = None

@@ -73,12 +73,10 @@ def print_curves(key: str, curves: Curves, choice: Path) -> None:
             at_edge.append(method)
         points = {point["value"]: point["mean"] for point in curve}
         texts = {value: "–" if mean is None else f"{100 * mean:.1f}" for value, mean in points.items()}
-        shown.add_row(method, *(_bold(texts.get(value, "–"), value == best) for value in values))
+        if best is not None:
+            texts[best] = f"[bold]{texts[best]}[/bold]"
+        shown.add_row(method, *(texts.get(value, "–") for value in values))
     Console().print(shown)
     if at_edge:
         print(f"at the edge of the values tried, so a better one may lie beyond: {', '.join(at_edge)}")
     print(f"the best values are in {choice}, a scenario for compare")
-
-
-def _bold(text: str, is_bold: bool) -> str:
-    return f"[bold]{text}[/bold]" if is_bold else text

@@ -59,8 +59,7 @@ def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
     scored = [point for point in curve if point["mean"] is not None]
     if not scored:
         return None
-    value: str = max(scored, key=lambda point: float(point["mean"]))["value"]
-    return value
+    return str(max(scored, key=lambda point: float(point["mean"]))["value"])
 
 
 def is_at_edge(curve: Sequence[Mapping[str, Any]]) -> bool:

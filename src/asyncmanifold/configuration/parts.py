@@ -51,12 +51,11 @@ PARTS: dict[str, dict[str, Any]] = {
 
 def part_class(key: str, name: str) -> type[Any]:
     """Return the class that ``name`` stands for under ``key``."""
-    entry: Any = PARTS[key][name]
-    if isinstance(entry, str):
-        module, _, attribute = entry.partition(":")
-        entry = getattr(import_module(module), attribute)
-    found: type[Any] = entry
-    return found
+    entry: type[Any] | str = PARTS[key][name]
+    if isinstance(entry, type):
+        return entry
+    module, _, attribute = entry.partition(":")
+    return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
 
 
 def part_name(cls: type[Any]) -> str | None:

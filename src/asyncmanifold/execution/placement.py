@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.executors import Executor, InlineExecutor
 from asyncmanifold.execution.prefetching import PrefetchingExecutor
 from asyncmanifold.execution.training_worker import Recipe
-
-EXECUTORS = ("inline", "process", "ray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +34,7 @@ class Placement:
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise InputError(f"workers={self.workers} must be at least 1")
-        if self.executor not in (None, *EXECUTORS):
-            raise InputError(f"executor={self.executor!r} must be one of {', '.join(EXECUTORS)}")
+        check(self, workers="at least 1", executor="'inline', 'process' or 'ray'")
         if self.executor == "inline" and self.workers > 1:
             raise InputError(f"executor 'inline' is one process: workers={self.workers} must be 1")
         if self.ray_address is not None:

@@ -154,7 +154,7 @@ class RayWorkers(Workers):
         except self._ray.exceptions.RayError as error:
             self._failed_starts += 1
             if self._failed_starts >= MOST_LOSSES:
-                raise RunError(f"Ray workers do not start: {_last_line(error)}") from error
+                raise RunError(f"Ray workers do not start: {str(error).strip().splitlines()[-1]}") from error
             self._start_worker()
             return
         if versions != own_versions():
@@ -317,7 +317,3 @@ def _check_reachable(address: str) -> None:
     """Raise ``OSError`` if nothing listens at ``address``: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host, int(port)), timeout=5.0).close()
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1].strip()

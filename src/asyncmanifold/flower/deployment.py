@@ -202,7 +202,7 @@ class Deployment:
         """Count a refused job as its node's failure; after too many the node rests."""
         node, kind = sent.node, record["kind"]
         log.warning("client %s %s: %s", node.client, kind, record["reason"])
-        if seconds := self._nodes.record_failure(node, kind, self._now):
+        if seconds := self._nodes.record_failure(node, self._now):
             self._session.write("resting", time=self._now, client=node.client, seconds=seconds)
             log.warning("client %s rests for %g s", node.client, seconds)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass
@@ -23,7 +22,6 @@ class Node:
     rests: int = 0
     """Consecutive rests."""
     rests_until: float = 0.0
-    outcomes: Counter[str] = field(default_factory=Counter)
 
 
 class Nodes:
@@ -69,12 +67,10 @@ class Nodes:
 
     def record_success(self, node: Node) -> None:
         """Count an accepted update."""
-        node.outcomes["accepted"] += 1
         node.failures = node.rests = 0
 
-    def record_failure(self, node: Node, kind: str, now: float) -> float:
+    def record_failure(self, node: Node, now: float) -> float:
         """Count a failure or a rejection; return for how many seconds the node now rests."""
-        node.outcomes[kind] += 1
         node.failures += 1
         if node.failures < self._patience:
             return 0.0

@@ -56,33 +56,27 @@ class GeooptMaps:
 
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
         """Return geoopt's exponential map."""
-        made: Tensor = self.manifold.expmap(point, tangent)
-        return made
+        return self.manifold.expmap(point, tangent)
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
         """Return geoopt's logarithm."""
-        made: Tensor = self.manifold.logmap(point, other)
-        return made
+        return self.manifold.logmap(point, other)
 
     def transport(self, start: Tensor, end: Tensor, tangent: Tensor) -> Tensor:
         """Return geoopt's transport."""
-        made: Tensor = self.manifold.transp(start, end, tangent)
-        return made
+        return self.manifold.transp(start, end, tangent)
 
     def inner(self, point: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return geoopt's inner product; without ``keepdim`` the Poincaré ball's has a wrong shape."""
-        made: Tensor = self.manifold.inner(point, first, second, keepdim=True).sum()
-        return made
+        return self.manifold.inner(point, first, second, keepdim=True).sum()
 
     def project(self, point: Tensor, vector: Tensor) -> Tensor:
         """Return geoopt's projection."""
-        made: Tensor = self.manifold.proju(point, vector)
-        return made
+        return self.manifold.proju(point, vector)
 
     def repair(self, point: Tensor) -> Tensor:
         """Return geoopt's projection of a point."""
-        made: Tensor = self.manifold.projx(point)
-        return made
+        return self.manifold.projx(point)
 
 
 class SphereMaps(GeooptMaps):
@@ -121,8 +115,7 @@ class PoincareMaps(GeooptMaps):
         half = self.manifold.lambda_x(point, keepdim=True) / 2.0
         length = (-self.manifold.k).to(point).sqrt() * half * tangent.norm(dim=-1, keepdim=True)
         step = half * _ratio(torch.tanh, length) * tangent
-        moved: Tensor = self.manifold.mobius_add(point, step, project=False)
-        return moved
+        return self.manifold.mobius_add(point, step, project=False)
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
         """Return 2/(√c λ_x) artanh(√c ‖w‖) w/‖w‖ with w = −x ⊕ y."""
@@ -174,8 +167,7 @@ class StiefelMaps(GeooptMaps):
     def exp(self, point: Tensor, tangent: Tensor) -> Tensor:
         """Return (X + V)(I + VᵀV)^(−1/2), the nearest point to X + V."""
         left, _, right = torch.linalg.svd(point + tangent, full_matrices=False)
-        made: Tensor = left @ right
-        return made
+        return left @ right
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
         """Return V = Y S − X with S symmetric and XᵀY S + S YᵀX = 2 I."""
@@ -214,8 +206,7 @@ class ScaledMaps(GeooptMaps):
         return self._base.exp(point, tangent / self.manifold.scale)
 
     def log(self, point: Tensor, other: Tensor) -> Tensor:
-        tangent: Tensor = self._base.log(point, other) * self.manifold.scale
-        return tangent
+        return self._base.log(point, other) * self.manifold.scale
 
 
 def maps_of(manifold: Any, point: Tensor) -> Maps:

@@ -40,16 +40,14 @@ def mean_along_curve(gram: Floats, degree: int) -> Floats:
         weights = 1.0 / np.maximum(nearest, CLOSEST * (1.0 + np.abs(models).max()))
     lengths = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(curve, axis=0), axis=1))])
     middle = np.interp(np.interp(places, grid, lengths).mean(), lengths, grid)
-    coefficients: Floats = _basis(degree, np.array([middle]))[0] @ fit
-    return coefficients
+    return np.asarray(_basis(degree, np.array([middle]))[0] @ fit)
 
 
 def _coordinates(gram: Floats) -> Floats:
     """Return points with these inner products, in as few dimensions as they need."""
     values, vectors = np.linalg.eigh(gram)
     kept = values > 1e-12 * max(values[-1], 1e-300)
-    points: Floats = vectors[:, kept] * np.sqrt(values[kept])
-    return points
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
 
 
 def _basis(degree: int, places: Floats) -> Floats:

@@ -53,5 +53,4 @@ def histogram(values: Sequence[float], low: float, width: float, count: int) -> 
     [0.75, 0.0, 0.25]
     """
     bins = np.floor((np.asarray(values) - low) / width + 1e-9).clip(0, count - 1).astype(int)
-    shares: list[float] = (np.bincount(bins, minlength=count) / max(1, len(values))).tolist()
-    return shares
+    return [float(share) for share in np.bincount(bins, minlength=count) / max(1, len(values))]

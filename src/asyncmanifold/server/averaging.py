@@ -67,11 +67,9 @@ class Averaging(Part):
     def _mean_model(self, mean: Tensor, kept: Tensor, space: Space) -> Tensor:
         if self.curve_degree is None:
             return space.with_mean(mean, kept)
-        centre = kept.mean(0) if space.is_flat else space.with_mean(kept.mean(0), _curved_parts(kept, space))
+        centre = kept.mean(0)
+        if not space.is_flat:
+            centre = space.with_mean(centre, torch.stack([space.curved_part(model) for model in kept]))
         ways = torch.stack([space.log(centre, model) for model in kept])
         shares = mean_along_curve(space.gram(centre, list(ways)), self.curve_degree)
         return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
-
-
-def _curved_parts(models: Tensor, space: Space) -> Tensor:
-    return torch.stack([space.curved_part(model) for model in models])

@@ -186,8 +186,4 @@ class AdaptiveEpochs:
 
 
 PENALTIES: dict[str, type[Penalty]] = {"distance": Distance}
-STALENESS: dict[str, type[Staleness]] = {
-    "constant": Constant,
-    "polynomial": Polynomial,
-    "hinge": Hinge,
-}
+STALENESS: dict[str, type[Staleness]] = {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge}

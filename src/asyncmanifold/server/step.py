@@ -23,6 +23,9 @@ from asyncmanifold.server.tangents import Tangents, tangents_at
 from asyncmanifold.vectors import Statistics
 
 Returned = TypeVar("Returned")
+CANCELLED = 1e-4
+"""If a correction leaves less than this of an offset's squared length, the inner products have lost most of
+their digits, and what is left is computed itself."""
 
 
 @dataclass(frozen=True)
@@ -209,12 +212,17 @@ def _admit_and_correct(
     gram = arrival.gram
     if factor != 1.0:
         gram = _scale_offsets(gram, factor)
-    shorten = offsets if factor == 1.0 else offsets.scaled(factor)
+    admitted = offsets if factor == 1.0 else offsets.scaled(factor)
     if method.correction.transforms:
-        shorten = memories.call("correction", shorten.transformed, method.correction, arrival)
-        gram = _check_finite(shorten.gram())
-    mixing = shorten.coefficients(method.correction, gram)
-    return arrival, shorten, mixing, mixing @ gram @ mixing.T
+        admitted = memories.call("correction", admitted.transformed, method.correction, arrival)
+        gram = _check_finite(admitted.gram())
+    mixing = admitted.coefficients(method.correction, gram)
+    curve = mixing @ gram @ mixing.T
+    if np.any(np.diag(curve) < CANCELLED * np.diag(gram)[:-1]):
+        admitted = admitted.replaced(admitted.combined(mixing))
+        gram = _check_finite(admitted.gram())
+        mixing, curve = np.eye(*mixing.shape), gram[:-1, :-1]
+    return arrival, admitted, mixing, curve
 
 
 def _move_model(
@@ -298,8 +306,7 @@ def _scale_offsets(gram: Floats, factor: float) -> Floats:
     """Return the inner products with every offset multiplied by ``factor``, the drift unchanged."""
     factors = np.full(len(gram), factor)
     factors[-1] = 1.0
-    scaled: Floats = gram * np.outer(factors, factors)
-    return scaled
+    return np.asarray(gram * np.outer(factors, factors))
 
 
 def _length(gram: Floats, index: int) -> float:

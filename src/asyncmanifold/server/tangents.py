@@ -44,6 +44,10 @@ class Tangents(Protocol):
         """Return combinations of (v_1 … v_n, d) as tangent vectors, one per row of ``mixing``."""
         ...
 
+    def replaced(self, offsets: list[Tensor]) -> Tangents:
+        """Return other offsets with the same drift."""
+        ...
+
     def step(
         self, embedding: Embedding, mixing: Floats, gram: Floats, fraction: float, staleness: int
     ) -> tuple[float, Move, float]:
@@ -89,16 +93,18 @@ class FlatTangents(Tangents):
     ) -> tuple[float, Move, float]:
         t = embedding.parameter(gram, fraction)
         weights = np.array(embedding.weights(t))
-        move = self._move(weights @ mixing, staleness)
+        coefficients = weights @ mixing
+        if self.factor != 1.0:
+            coefficients[:-1] *= self.factor
+        move = FusedMove(self.space, self.theta, self.base, self.offsets, coefficients, staleness=staleness)
         return t, move, sqrt(max(0.0, float(weights @ gram @ weights)))
 
     def combined(self, mixing: Floats) -> list[Tensor]:
-        return [self._move(row.copy()).vector() for row in mixing]
+        rows = torch.cat([self.offsets * self.factor, (self.theta - self.base)[None]])
+        return list((torch.from_numpy(mixing) @ rows.double()).to(rows))
 
-    def _move(self, coefficients: Floats, staleness: int = 0) -> Move:
-        if self.factor != 1.0:
-            coefficients[:-1] *= self.factor
-        return FusedMove(self.space, self.theta, self.base, self.offsets, coefficients, staleness=staleness)
+    def replaced(self, offsets: list[Tensor]) -> Tangents:
+        return replace(self, offsets=torch.stack(offsets), factor=1.0)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,9 @@ class CurvedTangents(Tangents):
 
     def combined(self, mixing: Floats) -> list[Tensor]:
         return list(torch.from_numpy(mixing).to(self.rows) @ self.rows)
+
+    def replaced(self, offsets: list[Tensor]) -> Tangents:
+        return replace(self, rows=torch.stack([*offsets, self.rows[-1]]))
 
     def step(
         self, embedding: Embedding, mixing: Floats, gram: Floats, fraction: float, staleness: int

@@ -53,8 +53,7 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, Any]:
         """Return the summary of a finished run."""
-        summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
-        return summary
+        return dict(json.loads(self.summary.read_text(encoding="utf-8")))
 
     def give_up(self) -> None:
         """Remove the run's files if the run has not begun, so that the directory can be used again."""

@@ -15,18 +15,12 @@ Record = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 
-class MemoryTrace:
+class MemoryTrace(list[Record]):
     """A trace that is kept in a list, for runs without a directory."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
 
     def write(self, record: Record) -> None:
         """Append a record."""
-        self._records.append(record)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
+        self.append(record)
 
     def close(self) -> None:
         """Do nothing."""

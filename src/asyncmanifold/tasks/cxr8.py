@@ -170,8 +170,7 @@ def _ranks(logits: Tensor) -> Tensor:
     torchmetrics turns logits into probabilities, which round to 1 above a logit of about 37.
     """
     values, places = torch.unique(logits, return_inverse=True)
-    ranks: Tensor = places.double() / max(1, len(values) - 1)
-    return ranks
+    return places.double() / max(1, len(values) - 1)
 
 
 class AUROC(_OverConditions):

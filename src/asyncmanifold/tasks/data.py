@@ -96,8 +96,7 @@ class Shares(Sequence[TensorData]):
     @property
     def sizes(self) -> list[int]:
         """How many examples each client has."""
-        sizes: list[int] = np.diff(self._ends).tolist()
-        return sizes
+        return np.diff(self._ends).tolist()
 
     def __len__(self) -> int:
         return len(self._ends) - 1

@@ -12,5 +12,4 @@ def make_parameter(start: Tensor, manifold: str | None) -> nn.Parameter:
     if manifold is None:
         return nn.Parameter(start)
     geoopt = import_optional("geoopt", "a curved space", extra="curved")
-    parameter: nn.Parameter = geoopt.ManifoldParameter(start, manifold=getattr(geoopt, manifold)())
-    return parameter
+    return geoopt.ManifoldParameter(start, manifold=getattr(geoopt, manifold)())

@@ -77,8 +77,7 @@ def _read(path: str, name: str) -> npt.NDArray[Any]:
     with open_record(path, name) as (file, member):
         if member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED_BYTES:
             return _map_array(file, member, path)
-        record: npt.NDArray[Any] = npy.read_array(file, allow_pickle=False)
-        return record
+        return npy.read_array(file, allow_pickle=False)
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -30,8 +30,7 @@ class ShuffleNet(nn.Module):
         """Return class scores of (N, 3, height, width) images."""
         features = self.maxpool(self.conv1(images))
         features = self.stage4(self.stage3(self.stage2(features)))
-        scores: Tensor = self.fc(self.conv5(features).mean((2, 3)))
-        return scores
+        return self.fc(self.conv5(features).mean((2, 3)))
 
 
 class ShuffleBlock(nn.Module):

@@ -93,8 +93,7 @@ class CausalAttention(nn.Module):
         parts = self.input(hidden).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         heads = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        gathered: Tensor = self.dropout(self.output(heads.transpose(1, 2).reshape(batch, length, -1)))
-        return gathered
+        return self.dropout(self.output(heads.transpose(1, 2).reshape(batch, length, -1)))
 
 
 class MLP(nn.Module):
@@ -108,5 +107,4 @@ class MLP(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the transformed positions."""
-        transformed: Tensor = self.dropout(self.output(F.gelu(self.input(hidden))))
-        return transformed
+        return self.dropout(self.output(F.gelu(self.input(hidden))))

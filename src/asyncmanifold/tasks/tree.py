@@ -86,15 +86,13 @@ class TreeTask:
         while (above := branch >= last).any():
             branch[above] = parents[branch[above]]
         place = np.where(branch >= first, branch - first, branch)
-        holders: Pairs = place % self.clients
-        return holders
+        return place % self.clients
 
 
 def parents_of(branching: int, depth: int) -> Pairs:
     """Return each node's parent, in breadth-first order; the root is its own parent."""
     count = sum(branching**level for level in range(depth + 1))
-    parents: Pairs = np.maximum(0, (np.arange(count) - 1) // branching)
-    return parents
+    return np.maximum(0, (np.arange(count) - 1) // branching)
 
 
 def ancestor_pairs(parents: Pairs) -> Pairs:
