@@ -129,23 +129,29 @@ def test_a_killed_process_continues_to_the_same_bits(tmp_path):
 
 
 def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
+    """With a checkpoint, unless the signal falls into the moment in which an update is absorbed."""
     command = [*COMMAND, "--method", "fedasync", "--set", "updates=150", "--out"]
     subprocess.run([*command, tmp_path / "whole", "--quiet"], check=True)
-    # A shell that starts this in the background ignores interrupts, and children inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen([*command, tmp_path / "parts"], stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, before)
-    trace = tmp_path / "parts" / "trace.jsonl"
-    while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 130
-    assert "with --resume continues" in said
-    assert (tmp_path / "parts" / "checkpoint.safetensors").exists()
-    assert not (tmp_path / "parts" / "summary.json").exists()
-    subprocess.run([*command, tmp_path / "parts", "--quiet", "--resume"], check=True)
-    assert_same(tmp_path / "whole", tmp_path / "parts")
+    for attempt in range(5):
+        parts = tmp_path / f"parts-{attempt}"
+        # A shell that starts this in the background ignores interrupts, and children inherit that.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        process = subprocess.Popen([*command, parts], stderr=subprocess.PIPE, text=True)
+        signal.signal(signal.SIGINT, before)
+        trace = parts / "trace.jsonl"
+        while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+        assert process.returncode == 130
+        assert "with --resume continues" in said
+        assert not (parts / "summary.json").exists()
+        has_checkpoint = (parts / "checkpoint.safetensors").exists()
+        subprocess.run([*command, parts, "--quiet", "--resume"], check=True)
+        assert_same(tmp_path / "whole", parts)
+        if has_checkpoint:
+            return
+    pytest.fail("none of five interruptions left a checkpoint")
 
 
 FULL_DISK = """
@@ -241,7 +247,7 @@ def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"workers": 0}, "workers=0 must be at least 1"),
+        ({"workers": 0}, r"Placement\(workers=0\) must be at least 1"),
         ({"executor": "dask"}, r"executor='dask'\) must be 'inline', 'process' or 'ray'"),
         ({"executor": "process", "ray_address": "auto"}, "is only for executor 'ray'"),
     ],
