@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from asyncmanifold import LocalTraining, Records, Run, Schedule, Task, simulate
-from asyncmanifold.client import Trainer, training
+from asyncmanifold.client import Trainer, job_steps
 from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.server import moves, tangents
 from asyncmanifold.session import session
@@ -31,7 +31,7 @@ CLIENTS, BATCH_SIZE, STEPS = 10, 32, 5
 UPDATES, RUNS = 500, 5
 PARTS: list[tuple[str, Any, str]] = [
     ("training", Trainer, "train"),
-    ("  batches drawn", training, "_batches"),
+    ("  batches drawn", job_steps, "shuffled_batches"),
     ("  batches taken", TensorData, "batch"),
     ("  forward and backward", Trainer, "_backpropagate"),
     ("  optimiser", FlatControls, "learn"),

@@ -26,7 +26,8 @@ from torch import nn
 from asyncmanifold import METHODS, LocalTraining
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.flower import AsyncServer, Policy, train_reply
-from asyncmanifold.flower.codec import TrainingRequest, job_content, model_record, reply_content
+from asyncmanifold.flower.codec import Sender, TrainingRequest, job_content, model_record, reply_content
+from asyncmanifold.flower.identity import Identity
 from asyncmanifold.server.outgoing import pack_update
 from asyncmanifold.server.protocol import Job
 from asyncmanifold.tasks.data import TensorData
@@ -140,7 +141,7 @@ def make_job(flat: FlatModel) -> Job:
 def job_of(model: nn.Module) -> RecordDict:
     flat = FlatModel(model)
     job = make_job(flat)
-    request = TrainingRequest(job, METHOD.embedding, (), TRAINING, 0)
+    request = TrainingRequest(job, METHOD.embedding, (), TRAINING, 0, Identity.of(model, METHOD.embedding))
     return job_content(request, model_record(job.theta, job.statistics), ConfigRecord())
 
 
@@ -152,7 +153,8 @@ def reply_of(model: nn.Module, width: int) -> RecordDict:
     job = make_job(FlatModel(model))
     trainer = Trainer(model, nn.functional.mse_loss, METHOD.embedding, TRAINING, 0)
     update = trainer.train(job, TensorData(*make_data(width)))
-    return reply_content(pack_update(update, job, (), 0), 2, 0)
+    sender = Sender(Identity.of(model, METHOD.embedding), name="")
+    return reply_content(pack_update(update, job, (), 0), 2, 0, sender)
 
 
 def count_bytes(width: int) -> dict[str, Any]:

@@ -29,8 +29,9 @@ ENVIRONMENT = {
 }
 SLOWNESS = (0.0, 3.0, 6.0, 12.0)
 """Seconds that each node of the demonstration sleeps per job."""
-SETTINGS = "global_lr=0.5"
-"""Four nodes with two jobs each make updates stale; the scenario's own rate is for fifteen clients."""
+SETTINGS = "global_lr=0.5 concentration=2"
+"""The scenario's own rate is for fifteen clients: with few, each has a large share, and half of it is enough.
+With a concentration of 2 every node has most digits, as the departments of one hospital might."""
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 
@@ -149,7 +150,9 @@ def main(updates: int = 24) -> int:
         for part, slowness in enumerate(SLOWNESS):
             federation.start_node(partition_id=part, num_partitions=len(SLOWNESS), slowness=slowness)
         print(f"SuperLink on {federation.address}, nodes with {SLOWNESS} seconds of extra work per job")
-        run = federation.run(out=str(out), num_updates=updates, settings=SETTINGS, shown=True)
+        run = federation.run(
+            out=str(out), num_updates=updates, queue_depth=1, evaluate_every=4, settings=SETTINGS, shown=True
+        )
         run.wait()
         print("stopping SuperLink and SuperNodes")
     if not (out / "summary.json").exists():

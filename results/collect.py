@@ -9,24 +9,15 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
-from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from asyncmanifold.report.svg import (
-    LEFT,
-    RIGHT,
-    Figure,
-    Plot,
-    axes,
-    legend,
-    polyline,
-    scale,
-    series_line,
-    series_markers,
-    standalone_svg,
-)
+from asyncmanifold.configuration.config import load_config
+from asyncmanifold.report.comparison import tabulate
+from asyncmanifold.report.figure import Figure, layer, quantity
+from asyncmanifold.report.figure_files import as_svg
+from asyncmanifold.report.score_layers import pick, series_encodings
 from asyncmanifold.session.trace import read_trace
 
 HERE = Path(__file__).parent
@@ -34,13 +25,16 @@ PAPER = tomllib.loads((HERE / "paper.toml").read_text())
 FIGURES = ("score-updates", "gini", "theil")
 EPOCHS = (1, 2, 5, 10)
 MOMENTS = (16, 64, 112)
+SURFACES = ("surfaces-digits", "surfaces-femnist")
 
 
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
-    tables |= {"curved": curved(out), "landscape": landscapes(out)}
-    tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels")}
+    tables |= {f"paper-{name}": paper_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
+    tables |= {name: curved(out, name) for name in ("sphere", "hyperbolic")}
+    tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
+    tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
@@ -54,24 +48,43 @@ def scenario_table(out: Path, name: str) -> str:
     scenario = f"{name}-mini"
     if not (out / scenario / "compare.json").exists():
         return ""
-    compared = json.loads((out / scenario / "compare.json").read_text())["methods"]
     chosen = tomllib.loads((out / f"{scenario}-tune" / "tuned.toml").read_text())["methods"]
-    keep(out / scenario / "compare.json", f"{scenario}/compare.json")
     for file in ("tuned.toml", "tune.json"):
         keep(out / f"{scenario}-tune" / file, f"{scenario}/{file}")
+    return beside_paper(out, scenario, name, {method: entry["global_lr"] for method, entry in chosen.items()})
+
+
+def paper_table(out: Path, name: str) -> str:
+    """Return the paper's own scenario at its size beside the paper's numbers, if it was run to its end."""
+    folder = out / f"paper-{name}"
+    if not (folder / "compare.json").exists():
+        return ""
+    made = json.loads((folder / "compare.json").read_text())["methods"]
+    configs = {method: load_config(name, method) for method in made}
+    for method, config in configs.items():
+        summary = json.loads((folder / method / "seed-0" / "summary.json").read_text())
+        if summary["updates"] != config.run.updates:
+            return ""  # tried out with fewer updates
+    return beside_paper(out, folder.name, name, {m: config.method.global_lr for m, config in configs.items()})
+
+
+def beside_paper(out: Path, scenario: str, name: str, rates: dict[str, float]) -> str:
+    """Return a comparison's table beside the paper's numbers for ``name``, and keep its files."""
+    compared = json.loads((out / scenario / "compare.json").read_text())["methods"]
+    keep(out / scenario / "compare.json", f"{scenario}/compare.json")
     for figure in FIGURES:
         keep(out / scenario / "figures" / f"{figure}.svg", f"{scenario}/{figure}.svg")
-    rows = [scenario_row(m, row, chosen[m], PAPER[name].get(m)) for m, row in compared.items()]
+    rows = [scenario_row(m, row, rates[m], PAPER[name].get(m)) for m, row in compared.items()]
     more = ["AUPRC %"] if name == "cxr8" else []
     theirs = ["η_g", "final %", *more, "T_e", "Gini ×100", "Theil ×1000"]
     ours = [*theirs[:2], "best %", *theirs[2:]]
     return markdown(["method", *ours, *(f"paper: {head}" for head in theirs)], rows)
 
 
-def scenario_row(method: str, row: dict[str, Any], chosen: dict[str, Any], paper: Any) -> list[str]:
+def scenario_row(method: str, row: dict[str, Any], rate: float, paper: Any) -> list[str]:
     scores = row["scores"]
     ours = [
-        f"{chosen['global_lr']:g}",
+        f"{rate:g}",
         spread(row["final"], 100.0, 2),
         spread(row["best"], 100.0, 2),
         *([spread(scores["auprc"], 100.0, 2)] if scores else []),
@@ -185,7 +198,7 @@ def local_epochs(out: Path) -> str:
         ours |= {f"{m}{start}": [100 * methods[m]["final"]["mean"] for methods in found] for m in found[0]}
     if not ours:
         return ""
-    (HERE / "local-epochs.svg").write_text(standalone_svg(epochs_figure(ours)))
+    (HERE / "local-epochs.svg").write_text(as_svg(epochs_figure(ours)))
     paper = PAPER["local-epochs"]
     blank = ["–"] * len(EPOCHS)
     rows = [
@@ -196,38 +209,57 @@ def local_epochs(out: Path) -> str:
 
 
 def epochs_figure(lines: dict[str, list[float]]) -> Figure:
-    plot = Plot(
-        scale(EPOCHS, LEFT, RIGHT, zero=True),
-        scale([value for values in lines.values() for value in values], 270.0, 26.0),
+    rows = [
+        {"method": method, "epochs": k, "accuracy": value}
+        for method, values in lines.items()
+        for k, value in zip(EPOCHS, values, strict=True)
+    ]
+    styles = series_encodings(list(lines))
+    x = quantity("epochs", title="local epochs K", axis={"values": list(EPOCHS)})
+    y = quantity("accuracy", title="test accuracy %", scale={"zero": False})
+    lines = layer("line", {"x": x, "y": y, **pick(styles, "color", "strokeDash")})
+    points = layer(
+        "point", {"x": x, "y": y, **pick(styles, "color", "shape")}, filled=True, size=42, opacity=1
     )
-    parts = [axes(plot, "local epochs K", "test accuracy %")]
-    for index, values in enumerate(lines.values()):
-        places = [plot.place(k, value) for k, value in zip(EPOCHS, values, strict=True)]
-        parts.append(series_line(polyline(places), index))
-        parts.append(series_markers(places, index))
-    key, height = legend(list(lines), 312.0)
-    title = "Accuracy by local epochs"
-    return Figure("local-epochs", title, "femnist-mini, one seed.", "".join(parts) + key, 312.0 + height)
+    specification = {"data": {"name": "epochs"}, "height": 260, "layer": [lines, points]}
+    caption = "femnist-mini, one seed."
+    return Figure("local-epochs", "Accuracy by local epochs", caption, specification, {"epochs": rows})
 
 
-def curved(out: Path) -> str:
+def curved(out: Path, scenario: str) -> str:
     """Return each method's final score in the space that the model needs and in flat space."""
     columns, heads = [], []
-    for scenario, space in product(("sphere", "hyperbolic"), ("curved", "flat")):
-        name = f"{scenario}-{scenario if space == 'curved' else space}"
-        if not (out / f"{scenario}-flat" / "compare.json").exists():
-            continue
+    for space in (scenario, "flat"):
+        name = f"{scenario}-{space}"
+        if not (out / name / "compare.json").exists():
+            return ""
         chosen = tomllib.loads((out / f"{name}-tune" / "tuned.toml").read_text())["methods"]
         compared = json.loads((out / name / "compare.json").read_text())["methods"]
         keep(out / name / "compare.json", f"curved/{name}.json")
-        heads += [f"{scenario}: η_g", f"{space} %"]
+        heads += ["η_g", f"{space} %"]
         columns.append(
             {m: [f"{chosen[m]['global_lr']:g}", spread(r["final"], 100.0, 1)] for m, r in compared.items()}
         )
-    if not columns:
+    return markdown(["method", *heads], ([m, *columns[0][m], *columns[1][m]] for m in columns[0]))
+
+
+def thresholds(out: Path) -> str:
+    """Return both curve methods with ϑ = 0 and 1, over the seeds that are finished, and keep the numbers."""
+    rows, kept = [], {}
+    for threshold in (0, 1):
+        files = sorted((out / f"threshold-{threshold}").glob("*/seed-*/summary.json"))
+        kept[f"threshold-{threshold}"] = table = tabulate(json.loads(file.read_text()) for file in files)
+        for method, row in table.items():
+            scores = [spread(row[key], 100.0, 2) for key in ("final", "best")]
+            reached = spread(row["rounds_to_target"], 1.0, 0, row["runs"])
+            rows.append(
+                [method, str(threshold), str(row["runs"]), *scores, reached, spread(row["gini"], 100.0, 2)]
+            )
+    if not rows:
         return ""
-    rows = [[m, *(cell for column in columns for cell in column.get(m, ["–", "–"]))] for m in columns[0]]
-    return markdown(["method", *heads], rows)
+    (HERE / "thresholds.json").write_text(json.dumps(kept, indent=2) + "\n")
+    heads = ["method", "ϑ", "seeds", "final %", "best %", "T_e", "Gini ×100"]
+    return markdown(heads, sorted(rows))
 
 
 def comparison(out: Path, name: str) -> str:

@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
 # Makes everything in results/ from the data files: results/run.sh DATA OUT [STEP …]. An interrupted call goes on.
+# OPTIONS are passed on to every run, such as OPTIONS="--workers 1" or OPTIONS="--device cuda"; METHODS are fewer.
+# The step paper (or paper_femnist, paper_shakespeare, paper_cxr8) makes the paper's own scenarios at their size. It is
+# not among the default steps: it wants all data, a GPU, and in WEIGHTS a .safetensors file of ImageNet's weights.
+# UPDATES=2 SEEDS=0 tries it out.
 set -euo pipefail
 here=$(dirname "$0") data=$1 out=$2
 shift 2
-methods=fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd
+methods=${METHODS:-fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncfeded,asyncbezier,asyncbezier-ed,asyncsgd}
+read -ra options <<< "${OPTIONS:-}"
+asyncmanifold() { # COMMAND …: with OPTIONS where runs are made
+  case $1 in run | compare | tune) command asyncmanifold "$@" "${options[@]}" ;; *) command asyncmanifold "$@" ;; esac
+}
 
 methods_of() { # FILE: the methods that a scenario adds
   sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$1" | paste -sd,
@@ -55,6 +63,12 @@ on_chord() { # the curve that the ablation found best, at full length and on thr
     --out "$out/on-chord-tune" --resume "${settings[@]}"
   compare on-chord femnist.npz on-chord 0,1,2 --methods $some "${settings[@]}"
 }
+thresholds() { # ϑ = 1, the paper's for FEMNIST, against the 0 of the tables above
+  for threshold in 0 1; do
+    compare femnist-mini femnist.npz threshold-$threshold 0,1,2 --methods asyncbezier,asyncbezier-ed \
+      --set threshold=$threshold --set channels_last=true
+  done
+}
 local_epochs() { # and with curves started on the chord, at their own learning rates
   for epochs in 1 2 5 10; do
     settings=(--set updates=64 --set evaluate_every=16 --set channels_last=true
@@ -87,5 +101,29 @@ tunnels() {
   asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
     --out "$out/tunnels" --resume
 }
-[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord local_epochs long_jobs central curved tunnels
+surfaces() { # discs against curves and tangent steps; on digits the others have the scenario's rates
+  some=asyncsgd,asyncbezier,asyncdisc
+  asyncmanifold tune digits --method asyncdisc --values 0.5,1,2,3 --seeds 100 \
+    --out "$out/surfaces-digits-tune" --resume
+  asyncmanifold compare "$out/surfaces-digits-tune/tuned.toml" --methods $some --seeds 0,1,2 \
+    --out "$out/surfaces-digits" --resume
+  asyncmanifold tune femnist-mini --data "$data/femnist.npz" --method $some --values 0.25,0.5,1,2 --seeds 100 \
+    --out "$out/surfaces-femnist-tune" --resume --set channels_last=true
+  compare surfaces-femnist femnist.npz surfaces-femnist 0,1,2 --methods $some --set channels_last=true
+}
+paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
+  asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
+    --resume ${UPDATES:+--set "updates=$UPDATES"} "${@:3}"
+  asyncmanifold report "$out/paper-$1"
+}
+paper_femnist() { paper_size femnist femnist.npz; }
+paper_shakespeare() { paper_size shakespeare shakespeare_speeches.jsonl.gz; }
+paper_cxr8() { paper_size cxr8 cxr8_128.npz ${WEIGHTS:+--set "weights=$WEIGHTS"}; }
+paper() {
+  paper_femnist
+  paper_shakespeare
+  paper_cxr8
+}
+[ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord thresholds local_epochs long_jobs central \
+  curved tunnels surfaces
 for step in "$@"; do $step; done

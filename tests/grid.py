@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from asyncmanifold import Task
@@ -17,14 +18,15 @@ class LocalGrid:
     def __init__(self, nodes: dict[int, Handler], pulls: dict[int, int] | None = None) -> None:
         TaskIdentity._task_id = TaskIdentity._run_id = TaskIdentity._node_id = 1
         self.nodes = dict(nodes)
+        self.names: dict[int, str] = {}
         self.pulls = pulls or {}
         self.sent: list[Message] = []
         self.waiting: dict[str, tuple[Message, int]] = {}
         self.on_pull: Callable[[int], None] = lambda pull: None
         self.pulled = 0
 
-    def get_node_ids(self) -> list[int]:
-        return list(self.nodes)
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.nodes]
 
     def push_messages(self, messages: list[Message]) -> list[str]:
         ids = []
@@ -49,10 +51,6 @@ class LocalGrid:
             replies.append(self._answer(message))
         return replies[::-1]  # in no helpful order
 
-    def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> list[Message]:
-        self.push_messages(messages)
-        return [self._answer(self.waiting.pop(m.metadata.message_id)[0]) for m in messages]
-
     def _answer(self, message: Message) -> Message:
         handler = self.nodes.get(message.metadata.dst_node_id)
         if handler is None:
@@ -63,14 +61,14 @@ class LocalGrid:
             return Message(Error(2, f"Traceback …\n{type(problem).__name__}: {problem}"), reply_to=message)
 
 
-def honest(task: Task, partition: int) -> Handler:
+def honest(task: Task, partition: int, name: str = "", of_task: str = "") -> Handler:
     """Return a node that trains on a client's data, and judges on its validation data."""
-    context = Context(1, partition, {"partition-id": partition}, RecordDict(), {})
+    context = Context(1, partition, {"partition-id": partition, "name": name}, RecordDict(), {})
 
     def handle(message: Message) -> Message:
         model = task.build_model(0)
         if message.metadata.message_type == "train":
-            return train_reply(message, context, model, task.loss, task.clients[partition])
+            return train_reply(message, context, model, task.loss, task.clients[partition], task=of_task)
         return evaluate_reply(message, context, model, task.loss, task.validation[partition])
 
     return handle

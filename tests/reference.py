@@ -91,6 +91,7 @@ class ReferenceServer:
     epsilon: float = 1e-7
     decay: float = 0.0
     warmup: int = 0
+    target: float = 1.0
     lowest: float = 0.0
     highest: float = 10.0
     staleness: Callable[[int], float] = lambda staleness: 1.0
@@ -177,9 +178,12 @@ class ReferenceServer:
         return offset - inner(offset, drift) / inner(drift, drift) * drift
 
     def _penalty(self, end: np.ndarray, drift: np.ndarray) -> float:
-        if length(drift) == 0.0 or self.updates < self.warmup:
+        if self.updates < self.warmup:
+            scale = 1.0 + self.decay * (1.0 / self.target - 1.0)
+        elif length(drift) == 0.0:
             return 1.0
-        scale = 1.0 + self.decay * (length(end) / length(drift) - 1.0)
+        else:
+            scale = 1.0 + self.decay * (length(end) / length(drift) - 1.0)
         return min(self.highest, max(self.lowest, scale))
 
 
@@ -192,10 +196,15 @@ def next_epochs(
     gain: float = 1.0,
     warmup: int = 10,
     max_epochs: int = 10,
+    nearest: bool = False,
 ) -> int:
     """Return K ← max(1, K + ⌊(γ̄ − γ)κ⌋), γ = ‖d‖/‖v‖ and γ̄ during warm-up, bounded above."""
     ratio = length(drift) / length(offset) if updates >= warmup else target
-    return min(max_epochs, max(1, epochs + floor((target - ratio) * gain)))
+    change = (target - ratio) * gain
+    whole = floor(change)
+    if nearest and change - whole >= 0.5:
+        whole += 1
+    return min(max_epochs, max(1, epochs + whole))
 
 
 # --- local training -----------------------------------------------------------------------------------

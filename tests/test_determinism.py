@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -202,11 +203,19 @@ def test_the_caller_keeps_its_threads_and_its_random_numbers(tmp_path):
     torch.set_num_threads(1)
 
 
-def test_workers_leave_no_file_behind(tmp_path):
-    memory = Path("/dev/shm")
-    before = set(memory.glob("asyncmanifold-*")) if memory.exists() else set()
+def test_workers_leave_no_file_behind(tmp_path, monkeypatch):
+    made, make = [], tempfile.mkstemp
+
+    def remember(*arguments, **options):
+        handle, path = make(*arguments, **options)
+        made.append(Path(path))
+        return handle, path
+
+    monkeypatch.setattr(tempfile, "mkstemp", remember)  # other tests make such files at the same time
     run(tmp_path / "run", workers=2, updates=5)
-    assert set(memory.glob("asyncmanifold-*")) <= before
+    shared = [path for path in made if path.name.startswith("asyncmanifold-")]
+    assert len(shared) == 1
+    assert not shared[0].exists()
 
 
 def test_a_dead_worker_is_said_and_the_run_can_be_resumed(tmp_path):
@@ -248,7 +257,7 @@ def test_a_task_that_cannot_be_sent_to_workers_is_refused(tmp_path):
     ("options", "said"),
     [
         ({"workers": 0}, r"Placement\(workers=0\) must be at least 1"),
-        ({"executor": "dask"}, r"executor='dask'\) must be 'inline', 'process' or 'ray'"),
+        ({"executor": "dask"}, r"executor='dask'\) must be 'inline', 'process', 'ray' or 'batched'"),
         ({"executor": "process", "ray_address": "auto"}, "is only for executor 'ray'"),
     ],
 )

@@ -6,8 +6,9 @@ import torch
 
 from asyncmanifold import simulate
 from asyncmanifold.configuration.config import load_config
-from asyncmanifold.tasks.data import DatasetData, TensorData, as_data
+from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.tasks.digits import Digits, dirichlet_partition
+from asyncmanifold.tasks.own_data import DatasetData, as_data
 from asyncmanifold.tasks.task import Task
 
 
@@ -95,7 +96,6 @@ def make_task(**changes):
         ({"clients": [(torch.zeros(3, 2), torch.zeros(2))]}, "3 inputs but 2 targets"),
         ({"test": (torch.zeros(0, 2), torch.zeros(0))}, "has no examples"),
         ({"validation": []}, "0 validation sets for 2 clients"),
-        ({"metrics": {}}, "at least one metric"),
     ],
 )
 def test_a_task_that_cannot_be_run_is_refused(changes, problem):

@@ -12,8 +12,9 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.server.protocol import Job, ServerState
 from asyncmanifold.server.step import flush
 from asyncmanifold.simulation.schedules import ConstantLatency
+from asyncmanifold.tasks.data import Excerpt, TensorData
 from asyncmanifold.vectors import FlatModel
-from tiny import CLOCK, TRAINING, make_model, make_run, make_task, of_kind
+from tiny import CLOCK, TRAINING, make_model, make_run, make_task, of_kind, simulated
 
 
 def run(method="fedasync", schedule=CLOCK, task=None, **settings):
@@ -184,6 +185,39 @@ def test_the_returned_model_is_the_average_of_late_models():
     assert torch.allclose(FlatModel(run(averaged, updates=30).model).vector, expected, atol=1e-6)
 
 
+def test_the_target_is_found_to_the_update():
+    """All test examples at a glance: evaluated at the very update that an evaluation of each would find."""
+    each = run("asyncsgd", updates=40, evaluate_every=1, target=0.6)
+    first = each.summary["rounds_to_target"]
+    assert first % 10 != 0  # else the usual evaluations would find it
+    found = run("asyncsgd", updates=40, target=0.6, target_every=1)
+    assert found.summary["rounds_to_target"] == first
+    evaluated = [record["update"] for record in of_kind(found.trace, "evaluation")]
+    assert evaluated == sorted({0, 10, 20, 30, 40, first})
+    every_other = run("asyncsgd", updates=40, target=0.6, target_every=2).summary["rounds_to_target"]
+    reached = {r["update"] for r in of_kind(each.trace, "evaluation") if r["accuracy"] >= 0.6}
+    assert every_other == min(update for update in reached if update % 2 == 0)
+    assert of_kind(run("asyncsgd", updates=40, target_every=1).trace, "evaluation")[1]["update"] == 10
+
+
+def test_a_glance_decides_only_when_to_evaluate():
+    """One test example is right or wrong: the target counts where all examples reach it, and only there."""
+    found = run("asyncsgd", updates=40, target=0.6, target_every=1, target_examples=1)
+    records = of_kind(found.trace, "evaluation")
+    reached = [record["update"] for record in records if record["accuracy"] >= 0.6]
+    assert found.summary["rounds_to_target"] == reached[0]
+    usual = run("asyncsgd", updates=40, target=0.6)
+    assert torch.equal(FlatModel(found.model).vector, FlatModel(usual.model).vector)
+
+
+def test_an_excerpt_is_spread_over_all_examples():
+    data = TensorData(torch.arange(10.0), torch.arange(10))
+    excerpt = Excerpt(data, 4)
+    assert len(excerpt) == 4
+    assert excerpt.batch(torch.arange(4))[1].tolist() == [0, 2, 5, 7]
+    assert Excerpt(data, 99).batch(torch.arange(10))[1].tolist() == list(range(10))
+
+
 def test_weights_are_shares_of_all_examples():
     records = run("asyncsgd", updates=40).trace
     weights = {record["client"]: record["weight"] for record in of_kind(records, "update")}
@@ -194,7 +228,10 @@ def test_the_summary_says_what_the_trace_says():
     result = run("asyncsgd", updates=40, target=0.6)
     summary, scores = result.summary, of_kind(result.trace, "evaluation")
     updates = of_kind(result.trace, "update")
-    assert summary["final"] == scores[-1]["accuracy"]
+    assert summary["last"] == scores[-1]["accuracy"]
+    assert len(scores) == 5  # with the one before the first update
+    assert summary["final"] == pytest.approx(np.mean([record["accuracy"] for record in scores[1:]]))
+    assert summary["final_evaluations"] == 5
     assert summary["best"] == max(record["accuracy"] for record in scores)
     reached = [record for record in scores if record["accuracy"] >= 0.6]
     assert summary["rounds_to_target"] == reached[0]["update"]
@@ -210,6 +247,8 @@ def test_the_summary_says_what_the_trace_says():
 
 def test_a_score_that_is_not_a_number_is_recorded_as_nothing():
     class Broken:
+        higher_is_better = True
+
         def update(self, outputs, targets): ...
 
         def compute(self):
@@ -227,6 +266,7 @@ class Scripted:
     """A metric whose scores were decided beforehand: the first evaluation is the best."""
 
     scores: list[float]
+    higher_is_better = True
 
     def update(self, outputs, targets): ...
 
@@ -243,7 +283,8 @@ def test_fairness_is_that_of_the_best_model_and_validation_that_of_the_final_one
     Scripted.scores = [0.2, 0.9, 0.3, *best, *final]
     summary = run(task=task, updates=20).summary
     assert Scripted.scores == []
-    assert (summary["best"], summary["final"]) == (0.9, 0.3)
+    assert (summary["best"], summary["last"]) == (0.9, 0.3)
+    assert summary["final"] == pytest.approx(0.6)  # of 0.9 and 0.3, without the untrained model's 0.2
     assert summary["per_client"] == best
     assert summary["gini"] == pytest.approx(0.13333333)  # 4 · 2 · 0.5 / (2 · 25 · 0.6)
     assert summary["validation"] == pytest.approx((0.1 + 0.4 + 0.9 + 1.6 + 9.0) / 20)  # by examples
@@ -254,6 +295,8 @@ def test_the_best_model_is_what_the_clients_are_asked_about(monkeypatch):
     seen = []
 
     class Watched:
+        higher_is_better = True
+
         def update(self, outputs, targets):
             seen.append(outputs.sum().item())
 
@@ -292,3 +335,14 @@ def test_a_synchronous_round_ends_although_its_last_job_is_lost():
         make_task(), "fedavg", training=TRAINING, schedule=CLOCK, run=make_run(seed=2), replay=result.trace
     )
     assert torch.equal(FlatModel(again.model).vector, FlatModel(result.model).vector)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_with_one_example_and_batch_norm_fails_alone(workers):
+    result = simulated(make_task(sizes=(20, 1, 20)), training=TRAINING, run=make_run(12), workers=workers)
+    failed = of_kind(result.trace, "failed")
+    assert {record["client"] for record in failed} == {1}
+    assert {record["reason"] for record in failed} == {
+        "a batch of one example, which BatchNorm cannot be trained on"
+    }
+    assert {record["client"] for record in of_kind(result.trace, "update")} == {0, 2}

@@ -3,14 +3,18 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from google.protobuf.message import DecodeError
 
-from asyncmanifold import METHODS, Method
+from asyncmanifold import METHODS, Method, __version__
 from asyncmanifold.errors import RunError
 from asyncmanifold.flower import AsyncServer, Policy
-from asyncmanifold.flower.codec import ARRAYS, METRICS, array_record
+from asyncmanifold.flower.arrays import array_record
+from asyncmanifold.flower.codec import ARRAYS, METRICS, SENDER
+from asyncmanifold.flower.loss_watch import LossWatch
 from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.report import write_report
 from asyncmanifold.session.trace import read_trace
@@ -43,6 +47,7 @@ def grid_of(parts=(0, 1, 2), pulls=(1, 3, 5), **others):
 
 def replayed(directory, method, workers=1):
     updates = list(read_trace(directory / "trace.jsonl"))
+    method = AsyncServer(TASK.build_model(0), method).method  # with the bounds that are on by default
     return simulated(TASK, method, training=TRAINING, replay=updates, workers=workers)
 
 
@@ -118,7 +123,8 @@ def test_no_more_nodes_than_allowed_have_jobs():
 
     def watch(pull):
         nonlocal busiest
-        busiest = max(busiest, len({m.metadata.dst_node_id for m, _ in grid.waiting.values()}))
+        training = [m.metadata for m, _ in grid.waiting.values() if m.metadata.message_type == "train"]
+        busiest = max(busiest, len({metadata.dst_node_id for metadata in training}))
 
     grid.on_pull = watch
     start(grid, "fedasync", updates=9, policy=replace(QUICK, concurrency=2))
@@ -156,8 +162,15 @@ def with_metric(name, value):
     return tampered(change)
 
 
-def cut_off(content):
-    content.array_records[ARRAYS]["offsets"] = Array("float32", (2, 9), "numpy.ndarray", b"\x93NUM")
+def changing(change):
+    """Return a node that trains and then says something else about its reply."""
+
+    def handle(message):
+        reply = honest(TASK, 3)(message)
+        reply.metadata.__dict__.update(change(reply.metadata))
+        return reply
+
+    return handle
 
 
 def raising(message):
@@ -170,7 +183,11 @@ BAD_NODES = {
     "wrong shape": (with_offsets(lambda o: o[:, :-1].copy()), "rejected", "offsets have shape"),
     "wrong type": (with_offsets(lambda o: o.astype("float64")), "rejected", "float64"),
     "no numbers": (with_offsets(lambda o: o.astype("U4")), "rejected", "malformed reply"),
-    "no arrays": (answering(lambda m: RecordDict()), "rejected", "malformed reply"),
+    "no arrays": (
+        answering(lambda m: RecordDict()),
+        "rejected",
+        "the node does not say its version, the server",
+    ),
     "cut off": (
         tampered(
             lambda c: c.array_records[ARRAYS].__setitem__(
@@ -182,6 +199,41 @@ BAD_NODES = {
     ),
     "examples below 1": (with_metric("num-examples", 0), "rejected", "num-examples is 0"),
     "examples infinite": (with_metric("num-examples", float("inf")), "rejected", "num-examples is inf"),
+    "another message": (
+        changing(lambda metadata: {"_reply_to_message_id": "m0"}),
+        "rejected",
+        "answers another message",
+    ),
+    "an unknown message": (
+        changing(lambda metadata: {"_reply_to_message_id": "nobody's"}),
+        "rejected",
+        "answers another message",
+    ),
+    "a further record": (
+        tampered(lambda c: c.__setitem__("mine", MetricRecord({"one": 1}))),
+        "rejected",
+        "further records: mine",
+    ),
+    "a further array": (
+        tampered(lambda c: c.array_records[ARRAYS].__setitem__("mine", Array(np.zeros(3)))),
+        "rejected",
+        "further arrays: mine",
+    ),
+    "far too large": (
+        tampered(lambda c: c.array_records[ARRAYS].__setitem__("mine", Array(np.zeros(100_000)))),
+        "rejected",
+        "bytes or more, the most for this model is",
+    ),
+    "another version": (
+        tampered(lambda c: c.config_records[SENDER].__setitem__("version", "0.1.0")),
+        "rejected",
+        f"the node has asyncmanifold 0.1.0, the server has asyncmanifold {__version__}",
+    ),
+    "another task": (
+        tampered(lambda c: c.config_records[SENDER].__setitem__("task", "abc")),
+        "rejected",
+        "the node has a model and task with fingerprint abc, the server has",
+    ),
     "no loss": (tampered(lambda c: c.metric_records[METRICS].pop("loss")), "rejected", "loss is None"),
 }
 
@@ -197,6 +249,69 @@ def test_bad_nodes_never_touch_the_model(name, tmp_path):
     assert {record["node"] for record in refused} == {200}
     assert len(of_kind(trace_of(tmp_path / "run"), "update")) == 20
     assert_same_model(result, replayed(tmp_path / "run", "asyncbezier").model)
+
+
+class FragileGrid(LocalGrid):
+    """Like Flower's: one reply that cannot be decoded spoils the pull of all that are asked for with it."""
+
+    def pull_messages(self, message_ids):
+        for message_id in message_ids:
+            if self.waiting[message_id][0].metadata.dst_node_id == 200:
+                if len(message_ids) == 1:
+                    del self.waiting[message_id]
+                raise DecodeError("Error parsing message")
+        return super().pull_messages(message_ids)
+
+
+def test_a_pull_that_raises_refuses_only_what_it_was_about(tmp_path):
+    nodes = {100 + part: honest(TASK, part) for part in range(3)}
+    start(FragileGrid(nodes | {200: raising}), "fedasync", out=tmp_path / "run")
+    refused = of_kind(trace_of(tmp_path / "run"), "rejected")
+    assert {record["node"] for record in refused} == {200}
+    assert {record["reason"] for record in refused} == {"malformed reply: Error parsing message"}
+
+
+def test_a_node_with_one_example_and_batch_normalisation_fails_alone(tmp_path):
+    task = make_task((1, 20, 28))
+    grid = LocalGrid({100 + part: honest(task, part) for part in range(3)})
+    start(grid, "fedasync", out=tmp_path / "run")
+    failed = of_kind(trace_of(tmp_path / "run"), "failed")
+    assert {record["node"] for record in failed} == {100}
+    assert "a batch of one example, which BatchNorm cannot be trained on" in failed[0]["reason"]
+    assert {record["node"] for record in of_kind(trace_of(tmp_path / "run"), "update")} == {101, 102}
+
+
+def test_names_stand_beside_ids(tmp_path, caplog):
+    grid = LocalGrid({100: honest(TASK, 0, name="its own"), 101: honest(TASK, 1, name="says\nthis")})
+    grid.names = {101: "as registered"}
+    with caplog.at_level("INFO", logger="flwr"):
+        start(grid, "fedasync", updates=6, out=tmp_path / "run")
+    records = trace_of(tmp_path / "run")
+    assert {(r["node"], r["name"]) for r in of_kind(records, "update")} == {
+        *((100, "its own"), (101, "as registered"))
+    }
+    met = of_kind(records, "met")
+    assert sorted((r["node"], r["version"]) for r in met) == [(100, __version__), (101, __version__)]
+    assert len({record["task"] for record in met}) == 1
+    assert "client 0 (its own), staleness" in caplog.text
+    assert "starting fedasync: 6 updates" in caplog.text
+    assert "finished: 6 updates, best accuracy" in caplog.text
+    with caplog.at_level("INFO", logger="flwr"):
+        start(grid, "fedasync", updates=6, out=tmp_path / "run", resume=True)
+    assert "nothing to do, the run has finished" in caplog.text
+
+
+def test_a_node_refuses_a_server_with_another_model_or_task():
+    grid = LocalGrid({100: honest(TASK, 0, of_task="mine")})
+    with pytest.raises(RunError, match="this node has a model and task with fingerprint"):
+        start(grid, policy=replace(QUICK, patience=1000))
+
+
+def test_a_growing_loss_is_noticed():
+    watch, losses = LossWatch(), [2.0, 1.5] * 8 + [5.0] * 6 + [60.0] * 6
+    told = [line for loss in losses if (line := watch.notice(loss, nodes=3))]
+    assert len(told) == 2
+    assert "the loss grows: 5 in the last 8 updates, it was 1.75: stop the run and lower global_lr" in told[0]
 
 
 def test_a_node_that_fails_repeatedly_rests_and_is_tried_again(tmp_path):
@@ -241,12 +356,50 @@ def test_nodes_come_and_go(tmp_path):
 
 def test_a_node_that_returns_starts_with_a_clean_slate():
     nodes = Nodes(patience=1, rest_seconds=60.0)
-    (node,), _ = nodes.update_present([7])
+    (node,), _ = nodes.update_present({7: "seven"})
     assert nodes.record_failure(node, now=0.0) == 60.0
-    assert nodes.free(now=1.0, depth=1) == []
-    assert nodes.update_present([]) == ([], [node])
-    assert nodes.update_present([7]) == ([node], [])
-    assert nodes.free(now=1.0, depth=1) == [node]
+    assert nodes.next(1.0, first) is None
+    assert nodes.update_present({}) == ([], [node])
+    assert nodes.update_present({7: ""}) == ([node], [])
+    assert nodes.next(1.0, first) is node
+    assert node.label == "client 0 (seven)"
+
+
+def first(waiting):
+    return 0
+
+
+def test_the_books_of_nodes_are_those_of_a_plain_count():
+    """Random events against counting everything anew, as it was done before there were many nodes."""
+    random = np.random.default_rng(3)
+    for depth, concurrency in ((1, None), (2, None), (2, 3), (1, 2)):
+        nodes, now, present = Nodes(2, 5.0, depth, concurrency, claim_limit=99.0), 0.0, set()
+        for _ in range(400):
+            now += random.exponential()
+            event, node_id = random.integers(5), int(random.integers(6))
+            known = nodes.known.get(node_id)
+            if event == 0:
+                present ^= {node_id}
+                nodes.update_present(dict.fromkeys(present, ""))
+            elif event == 1 and known is not None and known.in_flight:
+                nodes.take_back(known)
+            elif event == 2 and known is not None:
+                nodes.record_success(known, int(random.integers(1, 9)), None)
+            elif event == 3 and known is not None:
+                nodes.record_failure(known, now)
+            free = [n for n in nodes.present.values() if n.in_flight < depth and n.rests_until <= now]
+            if concurrency and sum(n.in_flight > 0 for n in nodes.known.values()) >= concurrency:
+                free = [n for n in free if n.in_flight]
+            fewest = min((n.in_flight for n in free), default=0)
+            expected = {n.client for n in free if n.in_flight == fewest}
+            offered = []
+            chosen = nodes.next(now, lambda waiting, offered=offered: offered.extend(waiting) or 0)
+            assert set(offered) == expected
+            assert (chosen is not None) == bool(expected)
+            for node in nodes.known.values():
+                others = [n.examples for n in nodes.present.values() if n is not node]
+                told = [7, *(one for one in others if one is not None)]
+                assert nodes.weight(node, 7)[0] == 7 / (sum(told) / len(told) * (1 + len(others)))
 
 
 def test_a_node_without_a_partition_cannot_be_replayed():
@@ -351,3 +504,17 @@ def test_a_message_of_somebody_else_is_refused():
 def test_any_composition_runs():
     method = Method(embedding=METHODS["asyncbezier"].embedding, max_staleness=3)
     assert len(start(grid_of(), method, updates=8).train_metrics_clientapp) == 8
+
+
+def test_a_portable_run_accepts_only_nodes_that_compute_portably(tmp_path, monkeypatch):
+    """Server and nodes share this process, so what they say about it is pretended."""
+    monkeypatch.setattr("asyncmanifold.arithmetic._chosen", True)
+    model = TASK.build_model(0)
+    server = AsyncServer(model, "fedasync", training=TRAINING, policy=QUICK, arithmetic="portable")
+    arrays = array_record(model.state_dict())
+    server.start(grid_of(), arrays, 6, out=tmp_path / "all")
+    assert not of_kind(read_trace(tmp_path / "all/trace.jsonl"), "rejected")
+
+    monkeypatch.setattr("asyncmanifold.flower.codec.is_portable", lambda: False)
+    with pytest.raises(RunError, match="the node does not compute portably"):
+        server.start(grid_of(), arrays, 6, out=tmp_path / "none")

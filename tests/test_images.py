@@ -12,6 +12,10 @@ import torch
 from safetensors.torch import save_file
 
 from asyncmanifold import LocalTraining, Run, simulate
+from asyncmanifold.commands.cli import main
+from asyncmanifold.configuration.config import load_config
+from asyncmanifold.experiments.many_runs import say_cautions
+from asyncmanifold.progress import Display
 from asyncmanifold.tasks import npz
 from asyncmanifold.tasks.cnn import FederatedCNN
 from asyncmanifold.tasks.cxr8 import (
@@ -302,6 +306,26 @@ def test_cxr8_takes_a_seeded_subset_and_refuses_starved_clients(cxr8_file):
     assert sum(len(data) for data in (*task.clients, *task.validation, task.test)) == 30
     starved = Cxr8(data=cxr8_file, clients=9, image_size=16, max_examples=16)
     assert "X-ray to train on, must have 2: fewer clients" in refusal(lambda: starved.build(0))
+
+
+def test_cxr8_from_random_weights_says_so_once(cxr8_file, tmp_path, capsys):
+    quick = [f"--set={key}" for key in ("clients=2", "image_size=16", "updates=1", "point_epochs=1")]
+    place = ["--data", cxr8_file, "--out", str(tmp_path / "run")]
+    assert main(["run", "cxr8-mini", "--method", "fedasync", *place, *quick]) == 0
+    line = "note: cxr8 starts from random weights, the paper from ImageNet's: --set weights=FILE.safetensors"
+    assert capsys.readouterr().err.splitlines().count(line) == 1
+    shown = Remembered()
+    say_cautions([load_config("cxr8"), load_config("cxr8", "fedgs"), load_config("digits")], shown)
+    assert shown.lines == [line]
+    assert Cxr8(weights="some.safetensors").caution is None
+
+
+class Remembered(Display):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
 
 
 def test_cxr8_without_torchmetrics_names_the_extra(cxr8_file, monkeypatch):

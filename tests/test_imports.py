@@ -17,36 +17,40 @@ import asyncmanifold
 PACKAGE = Path(asyncmanifold.__file__).parent
 ROOT = PACKAGE.parent.parent
 
-ENGINES_AND_PLOTS = {"flwr", "ray", "matplotlib", "plotly", "rich"}
-ANYWHERE = {"checks", "errors"}
-BASICS = {"files", "metrics", "progress", "seeding", "threads", "vectors"}
+ENGINES_AND_PLOTS = {"altair", "contourpy", "flwr", "ray", "rich", "vl_convert"}
+ANYWHERE = {"arithmetic", "checks", "devices", "errors"}
+BASICS = {"files", "metrics", "progress", "scores", "seeding", "threads", "vectors"}
 STUDIES = {
     *("client", "configuration", "execution", "geometry", "landscape", "report"),
     *("server", "session", "simulation", "tasks", "theory"),
     *BASICS,
 }
 MAY_IMPORT = {
-    **{name: set() for name in ("errors", "metrics", "seeding", "threads")},
+    **{name: set() for name in ("arithmetic", "devices", "errors", "metrics", "seeding", "threads")},
     "files": set(),
+    "scores": {"metrics"},
+    "results": {"files", "report.score_plot", "session"},
     "progress": {"session.trace"},
     "vectors": {"geometry"},
     "geometry": {"geometry"},
     "server": {"geometry", "seeding", "server", "vectors"},
-    "tasks": {"metrics", "seeding", "tasks", "vectors"},
+    "tasks": {"metrics", "scores", "seeding", "tasks", "vectors"},
     "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
     "session": {"client.settings", "files", "metrics", "seeding", "server", "session", "vectors"},
     "execution": {"client", "execution", "geometry", "server", "tasks", "vectors"},
     "configuration": {
-        *("client.settings", "configuration", "geometry", "server"),
+        *("client.local_optimizers", "client.settings", "configuration", "geometry", "server"),
         *("session", "simulation.schedules", "tasks.task"),
     },
     "simulation": {
-        *("client.settings", "configuration.tables", "execution", "seeding"),
+        *("client.settings", "configuration.own_tasks", "configuration.python_tasks"),
+        *("configuration.tables", "execution", "progress", "results", "seeding"),
         *("server", "session", "simulation", "tasks", "threads", "vectors"),
     },
+    "experiments": {*STUDIES, "experiments", "results"} - {"landscape", "theory"},
     "flower": {
         *("client", "configuration", "flower", "geometry", "metrics"),
-        *("server", "session", "tasks.data", "tasks.task", "threads", "vectors"),
+        *("server", "session", "tasks.data", "tasks.own_data", "tasks.task", "threads", "vectors"),
     },
     "sources": {"files", "sources", "tasks"},
     "report": {"files", "landscape.numbers", "report", "server", "session", "theory.findings"},
@@ -145,7 +149,7 @@ def test_a_flower_client_does_not_import_every_task():
     program = "import sys, asyncmanifold.flower; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     tasks = {name for name in loaded.stdout.split() if name.startswith("asyncmanifold.tasks.")}
-    assert tasks <= {"asyncmanifold.tasks.data", "asyncmanifold.tasks.task"}
+    assert tasks <= {f"asyncmanifold.tasks.{name}" for name in ("data", "own_data", "task")}
 
 
 def test_nothing_calls_the_command_line():
@@ -170,7 +174,17 @@ def test_every_import_is_declared():
 def test_extras_are_imported_only_where_they_are_needed():
     program = "import sys, asyncmanifold.commands.actions; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    extras = {"datasets", "flwr", "flwr_datasets", "geoopt", "ray", "torchmetrics"}
+    extras = {
+        "altair",
+        "contourpy",
+        "datasets",
+        "flwr",
+        "flwr_datasets",
+        "geoopt",
+        "ray",
+        "torchmetrics",
+        "vl_convert",
+    }
     assert extras.isdisjoint(loaded.stdout.split())
 
 
@@ -182,13 +196,18 @@ def test_no_pickle_is_ever_loaded():
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
         *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
-        *("ClassesLatency", "Constant", "ConstantLatency", "Correction", "CyclicRate", "DecayingRate"),
-        *("DelayCompensation", "Distance", "Embedding", "FixedRate", "Gate", "Hinge", "InputError", "Job"),
-        *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound", "OrthoDC", "Outgoing"),
-        *("PARTS", "Parcel", "Penalty", "Placement", "Point", "Polynomial", "Position", "RateSchedule"),
-        *("RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError", "Schedule", "Selection"),
-        *("ServerOptimizer", "ServerState", "Shares", "Staleness", "StalenessBound", "StepBuffer"),
-        *("Tangent", "Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "simulate"),
+        *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CyclicRate"),
+        *("DecayingRate", "DelayCompensation", "Disc", "Distance", "Embedding", "FixedRate", "Gate"),
+        "Hinge",
+        *("InputError", "Job", "LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound"),
+        *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),
+        *("Penalty", "Placement", "Point"),
+        "Polynomial",
+        *("Position", "RateSchedule", "RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError"),
+        *("Schedule", "Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares"),
+        *("Staleness", "StalenessBound", "StepBuffer", "StopRun", "Tangent", "Task", "Tunnel", "Uniform"),
+        *("Update", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
+        "use_portable_arithmetic",
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

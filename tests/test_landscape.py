@@ -8,10 +8,11 @@ from html import unescape
 from itertools import pairwise
 from math import hypot, inf, pi
 
+import numpy as np
 import pytest
 import torch
 
-from asyncmanifold import METHODS, Bezier, Buffer, Task, simulate
+from asyncmanifold import METHODS, Bezier, Buffer, Disc, Patch, Task, simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
@@ -22,12 +23,12 @@ from asyncmanifold.landscape.repeated_update import (
     differs,
     repeat_run,
 )
-from asyncmanifold.report.contours import contour, levels
+from asyncmanifold.report.contours import area_above, levels
 from asyncmanifold.report.landscape_figures import landscape_figures
 from asyncmanifold.report.landscape_page import write_landscape
 from asyncmanifold.server.step import corrected_offsets
 from asyncmanifold.vectors import FlatModel
-from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, without_wall_times
+from tiny import CLOCK, SIZES, TRAINING, make_run, make_task, of_kind, without_wall_times
 
 EVERYTHING = 10**6
 
@@ -79,33 +80,27 @@ def polygon_area(places):
 
 
 @pytest.mark.parametrize("radius", [0.7, 1.0, 1.6])
-def test_contours_of_a_bowl_are_circles(radius):
+def test_the_area_above_a_level_of_a_bowl_has_a_round_hole(radius):
     axis, values = shaped(lambda x, y: x * x + y * y)
-    found = contour(axis, axis, values, radius**2)
-    assert all(hypot(*end) == pytest.approx(radius, abs=0.004) for edge in found.edges for end in edge)
-    length = sum(hypot(x - u, y - v) for (x, y), (u, v) in found.edges)
-    assert length == pytest.approx(2 * pi * radius, rel=0.005)
-    assert sum(map(polygon_area, found.areas)) == pytest.approx(16 - pi * radius**2, rel=0.003)
-    ends = [end for edge in found.edges for end in edge]
-    assert all(ends.count(end) == 2 for end in ends)  # closed: the pieces meet end to end
+    outer, hole = area_above(axis, axis, values, radius**2)
+    assert all(hypot(*place) == pytest.approx(radius, abs=0.004) for place in hole)
+    assert hole[0] == hole[-1]
+    assert polygon_area(outer) * polygon_area(hole) < 0  # turning the other way, it stays open when filled
+    assert polygon_area(outer) + polygon_area(hole) == pytest.approx(16 - pi * radius**2, rel=0.003)
 
 
-def test_contours_of_a_slope_are_exact_and_whole_rows_are_one_piece():
+def test_contours_of_a_slope_are_exact():
     axis, values = shaped(lambda x, y: y, count=5)
-    found = contour(axis, axis, values, 0.25)
-    assert all(y == 0.25 for edge in found.edges for _, y in edge)
-    assert sum(map(polygon_area, found.areas)) == pytest.approx(4 * 1.75)
-    assert len(found.areas) == 4 + 1  # four cut cells, one whole row
+    (area,) = area_above(axis, axis, values, 0.25)
+    assert min(y for _, y in area) == 0.25
+    assert polygon_area(area) == pytest.approx(4 * 1.75)
 
 
-def test_a_saddle_joins_its_high_corners_and_a_hole_is_left_out():
-    saddle = contour([0, 1], [0, 1], [[1.0, 0.0], [0.0, 1.0]], 0.5)
-    assert len(saddle.edges) == 2
-    assert polygon_area(saddle.areas[0]) == pytest.approx(0.75)
-    assert contour([0, 1], [0, 1], [[1.0, None], [0.0, 1.0]], 0.5) == ([], [])
+def test_cells_without_a_value_are_left_out():
+    assert area_above([0, 1], [0, 1], [[1.0, None], [0.0, 1.0]], 0.5) == []
     axis, values = shaped(lambda x, y: 1.0, count=4)
     values[0][1] = None
-    assert sum(map(polygon_area, contour(axis, axis, values, 0.0).areas)) == pytest.approx(16 * 7 / 9)
+    assert sum(map(polygon_area, area_above(axis, axis, values, 0.0))) == pytest.approx(16 * 7 / 9)
 
 
 def test_levels_are_close_together_in_the_valley():
@@ -303,7 +298,7 @@ def test_the_page_stands_alone_and_survives_hostile_names_and_losses(tmp_path):
     hostile = replace(landscape, scenario="<script>alert(1)</script>", scenes=[broken, *landscape.scenes[1:]])
     page = write_landscape(replace(hostile, differs=True), tmp_path).read_text()
     assert "<script>alert" not in page
-    assert not re.search(r"(src|href)=", page)
+    assert not re.search(r"(src|href)=\"", page.split("<script>")[0])
     assert "differs from its trace" in page
     assert "Running statistics are the client's after training" in unescape(page)
     assert "Running statistics are the server's after the update" in unescape(page)
@@ -419,3 +414,45 @@ def test_what_is_wrong_is_one_line(digits_run, tmp_path, capsys, change, argumen
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert reason in said.err
+
+
+# --- surfaces -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("embedding", [Disc(2), Patch(1)])
+def test_a_surface_is_drawn_on_its_domain_with_its_geodesic(embedding, tmp_path):
+    config = make_config("asyncdisc", embedding=embedding)
+    repeated, landscape = landscape_of(config, grid=9)
+    assert landscape.is_surface
+    (scene,) = [scene for scene in landscape.scenes if scene.view == "surface"]
+    assert (scene.curve[0], scene.curve[-1]) == (pytest.approx((0.0, 0.0)), pytest.approx((1.0, 0.0)))
+    model, task = FlatModel(make_task().build_model(0)), make_task()
+    inputs, targets = task.clients[repeated.job.client].batch(torch.arange(SIZES[repeated.job.client]))
+    domain, offsets = embedding.domain, repeated.update.offsets
+    inside = 0
+    for row, y in zip(scene.losses, scene.ys, strict=True):
+        for value, x in zip(row, scene.xs, strict=True):
+            # Half a chord around the middle is the disc; the square stands on its corner.
+            away = hypot(x - 0.5, y) if isinstance(embedding, Disc) else abs(x - 0.5) + abs(y)
+            assert (value is not None) == (away <= 0.5 + 1e-9)
+            if value is None:
+                continue
+            inside += 1
+            along = domain.end - domain.start
+            place = domain.start + x * along + y * np.array([-along[1], along[0]])
+            theta = repeated.job.theta + torch.tensor(embedding.weights(tuple(place))) @ offsets
+            model.load(theta, repeated.update.statistics)
+            model.module.eval()
+            with torch.no_grad():
+                assert value == pytest.approx(task.loss(model.module(inputs), targets).item(), rel=1e-4)
+    assert inside > 20
+    write_landscape(landscape, tmp_path)
+    assert "On the learned surface" in (tmp_path / "landscape.html").read_text()
+    assert "the middle of the geodesic" in (tmp_path / "landscape.html").read_text()
+    stop = next(mark for mark in scenes_of(landscape, "server")[0].marks if mark.name == "Θ^τ+1")
+    near = min(hypot(stop.x - x, stop.y - y) for x, y in scenes_of(landscape, "server")[0].curve)
+    assert near < 0.05
+
+
+def scenes_of(landscape, view):
+    return [scene for scene in landscape.scenes if scene.view == view]

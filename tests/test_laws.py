@@ -20,6 +20,7 @@ from asyncmanifold import (
     Hinge,
     Method,
     OrthoDC,
+    Patch,
     Point,
     Polynomial,
     Rejected,
@@ -32,7 +33,7 @@ from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, Penalty
 from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.step import flush
-from asyncmanifold.session.session import rebuild
+from asyncmanifold.session.packing import rebuild
 from asyncmanifold.vectors import Statistics
 
 PARTS = {
@@ -61,14 +62,18 @@ PARTS = {
 
 choices = {key: st.sampled_from(parts) for key, parts in PARTS.items()}
 
+SURFACES = {"embedding": [Patch(1, step="parameter")]}
+"""Not drawn together with every other part, since a geodesic takes a hundred times as long as an update."""
+
 RULES = {name: st.just(method) for name, method in METHODS.items()} | {
     f"{key}={part}": st.builds(Method, **(choices | {key: st.just(part)}))
+    for some in (PARTS, SURFACES)
     for key in ("embedding", "correction", "penalty", "staleness", "buffer")
-    for part in PARTS[key]
+    for part in some.get(key, [])
 }
 """The named methods as they are, and each part together with any others."""
 
-every_rule = pytest.mark.parametrize("rule", RULES)
+every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 SHAPES = {
@@ -348,6 +353,7 @@ def test_moving_the_origin_moves_the_model_with_it(rule, data):
 
 
 @every_method
+@settings(max_examples=20)
 @given(data=st.data())
 def test_float_buffers_mix_by_the_step_fraction_and_whole_numbers_are_copied(name, data):
     case = data.draw(cases(name, shapes=["generic"], history=False))
@@ -358,7 +364,8 @@ def test_float_buffers_mix_by_the_step_fraction_and_whole_numbers_are_copied(nam
         case.update.statistics.floats - case.state.statistics.floats
     )
     torch.testing.assert_close(after.statistics.floats, expected, rtol=1e-5, atol=1e-6)
-    assert torch.equal(after.statistics.integers, case.update.statistics.integers)
+    counted, known = case.update.statistics.integers, case.state.statistics.integers
+    assert torch.equal(after.statistics.integers, torch.where(counted >= known, counted, known))
 
 
 @pytest.mark.parametrize("buffer", [Buffer(4), Barrier()])

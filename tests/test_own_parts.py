@@ -203,7 +203,7 @@ def test_a_checkpoint_holds_the_memory(name, tmp_path):
     method = OWN[name]
     run(tmp_path / "run", method, updates=12)
     memory = load_tree(tmp_path / "run" / "checkpoint.safetensors")["state"]["memory"]
-    stages = {"momentum": "server_optimizer", "cache": "buffer", "gate": "gates.1"}
+    stages = {"momentum": "server_optimizer", "cache": "buffer", "gate": "gates.Quota"}
     assert memory[stages.get(name.split()[0], name)]
 
 
@@ -310,8 +310,8 @@ def test_a_quota_by_client():
     with pytest.raises(Rejected, match="client 3 has had its 1"):
         absorb(method, state, Update(3, 1, torch.ones(1, 1)), base=state.theta, weight=1.0)
     after, _ = absorb(method, state, Update(4, 1, torch.ones(1, 1)), base=state.theta, weight=1.0)
-    assert after.memory["gates.0"] == {"taken": {3: 1, 4: 1}}
-    assert state.memory["gates.0"] == {"taken": {3: 1}}
+    assert after.memory["gates.Quota"] == {"taken": {3: 1, 4: 1}}
+    assert state.memory["gates.Quota"] == {"taken": {3: 1}}
 
 
 @pytest.mark.parametrize("name", ["asyncsgd", "fedasync", "fedgs", "dcasgd", "asyncbezier", "asyncbezier-ed"])

@@ -282,8 +282,18 @@ def test_the_penalty_by_hand():
     assert Distance(1.0, highest=3.0).scale(20.0, 5.0, 0) == 3.0
     assert Distance(1.0, lowest=0.2).scale(0.5, 5.0, 0) == 0.2
     assert Distance(1.0).scale(2.5, 0.0, 0) == 1.0
-    assert Distance(1.0, warmup=4).scale(2.5, 5.0, 3) == 1.0
-    assert Distance(1.0, warmup=4).scale(2.5, 5.0, 4) == 0.5
+
+
+def test_in_the_warm_up_the_penalty_is_that_of_the_usual_drift():
+    """γ counts as γ̄ = 4: S = 1/4, with half the decay 1 + ½ (¼ − 1) = 0.625; afterwards S = 2.5/5."""
+    staler = replace(METHODS["asyncfeded"], adaptive_epochs=AdaptiveEpochs(4.0))
+    early, late = server(updates=9), server(updates=10)
+    theta, step = moved(staler, (-2.0, 1.5), weight=0.25, state=early)
+    assert step.penalty == exactly(0.25)
+    assert theta == exactly([4.0 - 2.0 / 16.0, 6.0 + 1.5 / 16.0])
+    assert moved(staler, (-2.0, 1.5), weight=0.25, state=late)[1].penalty == exactly(0.5)
+    half = replace(staler, penalty=Distance(0.5, warmup=10))
+    assert moved(half, (-2.0, 1.5), weight=0.25, state=early)[1].penalty == exactly(0.625)
 
 
 def test_asyncfeded_adapts_the_epochs():
@@ -305,18 +315,27 @@ def test_the_gain_and_target_of_adaptive_epochs():
     assert epochs.next(4, 12.0, 2.0, updates=0) == 2
 
 
+def test_epochs_rounded_to_the_nearest_grow_at_the_papers_settings():
+    """γ̄ = κ = 1: γ = 0.4 gives 0.6, rounded to 1, 0.5 gives 0.5, to 1, 0.6 gives 0.4, to 0, 1.6 gives −1."""
+    epochs = AdaptiveEpochs(1.0, epoch_rounding="nearest", adapt_after=0)
+    assert [epochs.next(5, ratio, 1.0, updates=0) for ratio in (0.4, 0.5, 0.6, 1.0, 1.6)] == [6, 6, 5, 5, 4]
+    down = AdaptiveEpochs(1.0, adapt_after=0)
+    assert [down.next(5, ratio, 1.0, updates=0) for ratio in (0.4, 0.5, 0.6, 1.0, 1.6)] == [5, 5, 5, 5, 4]
+
+
 @given(
     st.integers(1, 10),
     st.integers(0, 2**32 - 1),
     st.integers(0, 20),
-    st.floats(0.0, 3.0),
+    st.floats(0.1, 3.0),
     st.floats(0.0, 5.0),
+    st.booleans(),
 )
-def test_adaptive_epochs_agree_with_the_reference(epochs, seed, updates, target, gain):
+def test_adaptive_epochs_agree_with_the_reference(epochs, seed, updates, target, gain, nearest):
     drift, offset = np.random.default_rng(seed).standard_normal((2, 3))
-    rule = AdaptiveEpochs(target, gain=gain)
+    rule = AdaptiveEpochs(target, gain=gain, epoch_rounding="nearest" if nearest else "down")
     lengths = float(np.linalg.norm(drift)), float(np.linalg.norm(offset))
-    expected = next_epochs(epochs, drift, offset, updates, target, gain)
+    expected = next_epochs(epochs, drift, offset, updates, target, gain, nearest=nearest)
     assert rule.next(epochs, *lengths, updates) == expected
 
 
@@ -538,6 +557,10 @@ COMPOSED = {
         Method(penalty=Distance(0.5, warmup=2, highest=2.0)),
         {"decay": 0.5, "warmup": 2, "highest": 2.0},
     ),
+    "asyncfeded-usual-drift-3": (
+        Method(penalty=Distance(0.5, warmup=2), adaptive_epochs=AdaptiveEpochs(3.0)),
+        {"decay": 0.5, "warmup": 2, "target": 3.0},
+    ),
     "dcasgd-constant": (
         Method(correction=DelayCompensation(0.5, adaptive=False)),
         {"correction": "delay-compensation", "strength": 0.5, "adaptive": False},
@@ -578,7 +601,8 @@ BOTH = {name: (METHODS[name], plain) for name, plain in PLAIN.items()} | COMPOSE
 
 
 def test_every_method_has_its_plain_words():
-    assert set(PLAIN) == set(METHODS)
+    with_references_of_their_own = {"asyncdisc"}  # tests/test_surfaces.py
+    assert set(PLAIN) | with_references_of_their_own == set(METHODS)
 
 
 def offsets_beside_a_trend(random, points, trend):

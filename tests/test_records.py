@@ -37,6 +37,7 @@ def test_a_run_leaves_its_files(finished):
     assert names == {
         "config.toml",
         "trace.jsonl",
+        "best.safetensors",
         "checkpoint.safetensors",
         "model.safetensors",
         "summary.json",

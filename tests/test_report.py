@@ -2,17 +2,17 @@
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import tomli_w
 
-from asyncmanifold.report import write_report
+from asyncmanifold.report import write, write_report
 from asyncmanifold.report.curves import band, histogram, thin_out
+from asyncmanifold.report.figure import as_script, as_table, escape
 from asyncmanifold.report.result_table import latex
-from asyncmanifold.report.svg import AxisScale, escape, number, ticks
 from tiny import CLOCK, TRAINING, make_run, make_task, simulated
 
 COMPARISONS = [
@@ -21,7 +21,13 @@ COMPARISONS = [
 ]
 SINGLES = ["timeline", "cosines", "steps"]
 HOSTILE = "<script>alert('&\"')</script>\x00\ud800]]>"
-SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(autouse=True)
+def pages_without_files(monkeypatch):
+    """Leave out what takes seconds: the drawings in files (test_report_files.py) and the page's library."""
+    monkeypatch.setattr(write, "write_figures", lambda folder, figures: None)
+    monkeypatch.setattr("asyncmanifold.report.page.page_library", lambda: "/* the library */")
 
 
 def write_run(path: Path, name="plain", seed=0, scores=(0.2, 0.6), **settings):
@@ -42,29 +48,39 @@ def write_run(path: Path, name="plain", seed=0, scores=(0.2, 0.6), **settings):
     )
     jobs = [
         {"kind": "update", "update": u, "time": u + 0.5, "client": u % 2, "job": u, "dispatched": u - 1.0}
-        | {"staleness": u, "cosines": [0.5, -0.25], "projected": [False, True], "fraction": 0.3, "t": 0.2}
+        | {
+            "train_seconds": 0.1,
+            "staleness": u,
+            "cosines": [0.5, -0.25],
+            "projected": [False, True],
+            "fraction": 0.3,
+            "t": 0.2,
+        }
         for u in (1, 2, 3)
     ]
     lost = {"kind": "dropped", "time": 3.9, "client": 1, "job": 9, "dispatched": 3.0, "base_version": 0}
     lines = [json.dumps(record) + "\n" for record in (first, *jobs, lost, last)]
     (path / "trace.jsonl").write_text("".join(lines))
     summary = {"scenario": "made-up", "method": name, "seed": seed, "metric": "accuracy", "target": 0.5}
-    summary |= {"final": scores[-1], "best": scores[-1], "rounds_to_target": 4, "time_to_target": 4.0}
+    summary |= {
+        "final": scores[-1],
+        "last": scores[-1],
+        "best": scores[-1],
+        "rounds_to_target": 4,
+        "time_to_target": 4.0,
+    }
     summary |= {"gini": 0.125, "theil": 0.03, "per_client": [0.25, None, 0.75]}
     (path / "summary.json").write_text(json.dumps(summary))
 
 
-def figure(directory: Path, name: str) -> ElementTree.Element:
-    return ElementTree.parse(directory / "figures" / f"{name}.svg").getroot()
+def content(page: Path) -> dict:
+    """Return what the page's script draws."""
+    found = re.search(r'<script type="application/json" id="content">(.*?)</script>', page.read_text(), re.S)
+    return json.loads(found[1])
 
 
-def classes(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
-    return [element for element in root.iter() if kind in element.get("class", "").split()]
-
-
-def places(element: ElementTree.Element) -> list[tuple[float, float]]:
-    """Read a line's or a dot path's places."""
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", element.get("d"))]
+def rows(table: dict) -> list[dict]:
+    return [dict(zip(table["fields"], row, strict=True)) for row in table["rows"]]
 
 
 class Tags(HTMLParser):
@@ -103,66 +119,106 @@ def compared(tmp_path):
     return tmp_path
 
 
-def test_every_figure_is_there_and_has_marks(compared):
+def test_every_figure_is_there_and_has_data(compared):
     page = write_report(compared)
     assert page == compared / "report.html"
     tags = tags_of(page)
     shown = [attributes["data-figure"] for tag, attributes in tags.seen if tag == "figure"]
-    assert shown == COMPARISONS + 4 * SINGLES
+    assert shown == COMPARISONS + SINGLES
     assert sum(tag == "figcaption" for tag, _ in tags.seen) == len(shown)
-    singles = [f"{name}-{m}-seed-{s}" for name in SINGLES for m in ("plain", "better") for s in (0, 1)]
-    assert {file.stem for file in (compared / "figures").iterdir()} == {*COMPARISONS, *singles}
-    for name in [*COMPARISONS, *singles]:
-        root = figure(compared, name)
-        marks = [*classes(root, "f"), *classes(root, "s")]
-        assert marks, name
-        assert all(mark.get("d") for mark in marks), name
-        assert not re.search(r"nan|inf\b|None", ElementTree.tostring(root, encoding="unicode")), name
+    drawn = content(page)
+    assert list(drawn["figures"]) == shown
+    assert len(drawn["runs"]) == 4
+    known = set(drawn["data"]) | set(drawn["runs"][0]["data"])
+    for name, specification in drawn["figures"].items():
+        used = set(re.findall(r'"data": {"name": "([^"]+)"}', json.dumps(specification)))
+        assert used, name
+        assert used <= known, name
+    keys = [attributes["data-name"] for tag, attributes in tags.seen if "key" in attributes.get("class", "")]
+    assert keys == ["better", "plain"]
 
 
 def test_a_real_run_is_shown_point_by_point(tmp_path):
     simulated(
         make_task(), "asyncbezier", training=TRAINING, schedule=CLOCK, run=make_run(), out=tmp_path / "run"
     )
-    write_report(tmp_path / "run", tmp_path / "report")
+    drawn = content(write_report(tmp_path / "run", tmp_path / "report"))
     records = [json.loads(line) for line in (tmp_path / "run/trace.jsonl").read_text().splitlines()]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    root = figure(tmp_path / "report", "score-time")
-    numbers = [float(v) for v in classes(root, "lines")[0].get("data-scales").split(",")]
-    x, y = AxisScale(*numbers[:4]), AxisScale(*numbers[4:])
-    line = next(mark for mark in classes(root, "line") if "L" in mark.get("d"))
-    expected = [(x(e["time"]), y(e["accuracy"])) for e in evaluations]
-    assert places(line) == [pytest.approx(place, abs=0.006) for place in expected]
-    assert not classes(root, "band")
+    expected = [
+        {
+            "method": "asyncbezier",
+            "seed": 0,
+            "update": e["update"],
+            "time": pytest.approx(e["time"], rel=1e-5),
+            "score": pytest.approx(e["accuracy"], rel=1e-5),
+        }
+        for e in evaluations
+    ]
+    assert rows(drawn["data"]["scores"]) == expected
+    line = rows(drawn["data"]["means-time"])
+    assert [(row["x"], row["y"]) for row in line] == [
+        (pytest.approx(e["time"], rel=1e-5), pytest.approx(e["accuracy"], rel=1e-5)) for e in evaluations
+    ]
+    assert "low" not in line[0]
     updates = [record for record in records if record["kind"] == "update"]
-    jobs = classes(figure(tmp_path / "report", "timeline-asyncbezier-seed-0"), "jobs")
-    assert sum(len(places(mark)) for mark in jobs) == len(updates)
+    (run,) = drawn["runs"]
+    assert len(run["data"]["jobs"]["rows"]) == len(run["data"]["steps"]["rows"]) == len(updates)
 
 
 def test_two_seeds_make_a_mean_and_a_band(compared):
-    write_report(compared)
-    root = figure(compared, "score-updates")
-    _, _, _, _, low, high, bottom, top = map(float, classes(root, "lines")[0].get("data-scales").split(","))
+    drawn = content(write_report(compared))
+    last = {row["method"]: row for row in rows(drawn["data"]["means-update"]) if row["x"] == 4}
     # plain ends at 0.6 and 0.7: mean 0.65, standard deviation 0.1/√2
-    assert (low, high) == (0.2, pytest.approx(0.85 + 0.1 / 2**0.5))
-    y = AxisScale(low, high, bottom, top)
-    ends = {places(mark)[-1][1] for mark in classes(root, "line") if "L" in mark.get("d")}
-    assert ends == {float(number(y(0.65))), float(number(y(0.85)))}
-    assert len(classes(root, "band")) == 2
+    assert last["plain"]["y"] == pytest.approx(0.65)
+    assert last["plain"]["low"] == pytest.approx(0.65 - 0.1 / 2**0.5, abs=1e-6)
+    assert last["better"]["high"] == pytest.approx(0.85 + 0.1 / 2**0.5, abs=1e-6)
+
+
+def test_many_methods_have_small_plots_of_their_own(tmp_path):
+    for place in range(6):
+        write_run(tmp_path / str(place), f"method-{place}")
+    page = write_report(tmp_path)
+    each = content(page)["figures"]["score-each"]
+    assert each["facet"]["field"] == "method"
+    assert 'data-figure="score-each" class="wide"' in page.read_text()
+    marks = [layer["mark"]["type"] for layer in content(page)["figures"]["score-updates"]["layer"]]
+    assert "area" not in marks  # six bands would hide each other
 
 
 def test_bars_histograms_and_shares_by_hand(compared):
-    write_report(compared)
-    words = [e.text for e in figure(compared, "gini").iter(f"{SVG}text")]
-    assert words.count("0.125") == 2
-    assert [e.text for e in figure(compared, "projections").iter(f"{SVG}text")].count("0.500") == 2
-    assert "highest 33%" in [e.text for e in figure(compared, "staleness").iter(f"{SVG}text")]
-    cosines = figure(compared, "cosines-plain-seed-0")
-    (kept, _), (gone, _) = classes(cosines, "dots"), classes(cosines, "hollow")
-    y = AxisScale(-1.0, 1.0, 230.0, 26.0)
-    assert {place[1] for place in places(kept)} == {float(number(y(0.5)))}
-    assert {place[1] for place in places(gone)} == {float(number(y(-0.25)))}
-    assert "(1 of 4)" in figure(compared, "timeline-plain-seed-0").find(f"{SVG}desc").text
+    drawn = content(write_report(compared))
+    assert [row["mean"] for row in rows(drawn["data"]["bars-gini"])] == [0.125, 0.125]
+    assert [row["mean"] for row in rows(drawn["data"]["bars-projections"])] == [0.5, 0.5]
+    shares = [row for row in rows(drawn["data"]["shares-staleness"]) if row["method"] == "plain"]
+    assert [(row["from"], row["to"], row["share"]) for row in shares] == [
+        (place, place + 1, pytest.approx(1 / 3, abs=1e-6)) for place in (1, 2, 3)
+    ]
+    run = drawn["runs"][0]
+    cosines = rows(run["data"]["cosines"])
+    assert {(row["point"], row["cosine"], row["outcome"]) for row in cosines} == {
+        (1, 0.5, "kept"),
+        (2, -0.25, "projected"),
+    }
+    assert [row["outcome"] for row in rows(run["data"]["jobs"])] == ["accepted"] * 3 + ["lost"]
+    assert "(1 of 4)" in run["captions"]["timeline"]
+    assert [row["client"] for row in rows(drawn["data"]["clients"])][:2] == [0, 2]
+
+
+def test_the_page_says_what_was_run(tmp_path):
+    for lr in (1.0, 2.0):
+        training = {"local_lr": 0.5, "optimizer": "adam"}
+        write_run(tmp_path / f"lr-{lr:g}", f"lr{lr:g}", method={"global_lr": lr}, training=training)
+        file = tmp_path / f"lr-{lr:g}/summary.json"
+        arithmetic = {"kind": "native", "cpu": "Made-up 9000", "versions": {"torch": "2.13.0"}}
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"arithmetic": arithmetic}))
+    text = unescape(write_report(tmp_path).read_text())
+    assert '<th scope="row">lr1</th><td>global_lr = 1</td>' in text
+    assert '<th scope="row">lr2</th><td>global_lr = 2</td>' in text
+    assert '<th scope="row">training.local_lr</th><td>0.5</td>' in text
+    assert '<th scope="row">cpu</th><td>Made-up 9000</td>' in text
+    assert '<th scope="row">versions.torch</th><td>2.13.0</td>' in text
+    assert 'for run in lr-1 lr-2; do\n  asyncmanifold run "$run/config.toml" --out "again/$run"' in text
 
 
 def test_the_tables(compared):
@@ -170,7 +226,7 @@ def test_the_tables(compared):
     assert "<b>85.0±7.1</b>" in page
     assert "T<sub>e</sub>" in page
     assert "| better | **85.0±7.1** |" in (compared / "table.md").read_text()
-    assert r"better & \textbf{85.0$\pm$7.1} &" in (compared / "table.tex").read_text()
+    assert r"better & \textbf{85.0}\textsubscript{$\pm$7.1} &" in (compared / "table.tex").read_text()
 
 
 def test_several_metrics_have_a_table_of_their_own(tmp_path):
@@ -180,8 +236,8 @@ def test_several_metrics_have_a_table_of_their_own(tmp_path):
         scores = {"accuracy": 0.6, "auroc <1>": area}
         file.write_text(json.dumps(json.loads(file.read_text()) | {"scores": scores}))
     page = write_report(tmp_path).read_text()
-    assert '<th scope="row">auroc &lt;1&gt;</th><td><b>70.0±7.1</b></td><td>50.0</td>' in page
-    assert "| auroc <1> | **70.0±7.1** | 50.0 |" in (tmp_path / "table.md").read_text()
+    assert '<th scope="row">auroc &lt;1&gt; %</th><td><b>70.0±7.1</b></td><td>50.0</td>' in page
+    assert "| auroc <1> % | **70.0±7.1** | 50.0 |" in (tmp_path / "table.md").read_text()
 
 
 def test_names_from_files_are_text_and_nothing_else(tmp_path):
@@ -191,12 +247,10 @@ def test_names_from_files_are_text_and_nothing_else(tmp_path):
     (tmp_path / "<img src=x onerror=alert(1)>" / "trace.jsonl").write_text('{"kind": "<b>"}\n{"<i>')
     page = write_report(tmp_path)
     tags = tags_of(page)
-    assert sum(tag == "script" for tag, _ in tags.seen) == 1
+    assert sum(tag == "script" for tag, _ in tags.seen) == 3  # the data, the library and the page's own
     assert not any(tag in ("img", "i") for tag, _ in tags.seen)
     assert "alert('&" not in page.read_text()
-    for file in (tmp_path / "figures").glob("*.svg"):
-        assert re.fullmatch(r"[a-z0-9-]+\.svg", file.name)
-        assert not list(ElementTree.parse(file).getroot().iter(f"{SVG}script"))
+    assert any("alert" in name for name in {row["method"] for row in rows(content(page)["data"]["scores"])})
 
 
 def test_the_page_needs_nothing_else(compared):
@@ -204,38 +258,68 @@ def test_the_page_needs_nothing_else(compared):
     for tag, attributes in tags.seen:
         assert tag not in ("link", "img", "iframe", "object", "image", "use"), tag
         assert not {"src", "href", "srcset", "xlink:href"} & set(attributes), attributes
+    (policy,) = [a["content"] for tag, a in tags.seen if a.get("http-equiv") == "Content-Security-Policy"]
+    assert re.fullmatch(
+        r"default-src 'none'; style-src 'unsafe-inline'; script-src( 'sha256-[\w+/=]{44}'){2}", policy
+    )
     text = (compared / "report.html").read_text()
     assert "://" not in text
     assert "@import" not in text
     assert "url(" not in text
-    for file in (compared / "figures").glob("*.svg"):
-        assert re.findall(r"\w+://[^\"]*", file.read_text()) == ["http://www.w3.org/2000/svg"]
 
 
-def test_unfinished_and_broken_runs_are_named(compared):
-    (compared / "better/seed-1/summary.json").unlink()
+def test_broken_runs_are_named_with_their_file(compared):
     (compared / "better/seed-0/trace.jsonl").write_text("{broken\n")
     write_run(compared / "other", "other", scores=(0.1, float("nan")))
     write_run(compared / "huge", "huge", seed=10**500)
-    write_run(compared / "short", "short")
-    (compared / "short/summary.json").write_text("{}")
-    text = write_report(compared).read_text()
-    assert "2 finished runs of 1 method, seeds 0, 1." in text
-    assert "<b>better/seed-1</b>: not finished" in text
-    assert "<b>better/seed-0</b>: broken: Expecting property name" in text
-    assert "<b>other</b>: broken: nan is not a finite number" in text
-    assert "<b>huge</b>: broken: 1000" in text
-    assert "<b>short</b>: broken: &#x27;final&#x27; is missing" in text
+    for name, broken in (("short", "{}"), ("cut", "{")):
+        write_run(compared / name, name)
+        (compared / name / "summary.json").write_text(broken)
+    write_run(compared / "bare", "bare")
+    (compared / "bare/config.toml").unlink()
+    text = unescape(write_report(compared).read_text())
+    assert "3 finished runs of 2 methods, seeds 0, 1." in text
+    assert "<b>better/seed-0</b>: broken: trace.jsonl: Expecting property name" in text
+    assert "<b>other</b>: broken: summary.json: nan is not a finite number" in text
+    assert "<b>huge</b>: broken: summary.json: 1000" in text
+    assert "<b>short</b>: broken: summary.json: 'final' is missing" in text
+    assert "<b>cut</b>: broken: summary.json: Expecting property name" in text
+    assert "<b>bare</b>: broken: config.toml is missing" in text
 
 
-def test_no_finished_run_is_one_line(tmp_path):
+def test_a_run_that_goes_on_is_shown_as_far_as_it_is(compared):
+    (compared / "better/seed-1/summary.json").unlink()
+    page = write_report(compared)
+    assert "3 finished runs and 1 unfinished of 2 methods, seeds 0, 1." in page.read_text()
+    found = {
+        row["method"]: row["score"] for row in rows(content(page)["data"]["scores"]) if row["update"] == 4
+    }
+    assert found["plain (unfinished)"] == pytest.approx(0.9)
+    assert '<tr data-name="plain (unfinished)"><th scope="row">' in page.read_text()
+    assert list(json.loads((compared / "compare.json").read_text())["methods"]) == ["better", "plain"]
+
+
+def test_only_unfinished_runs_make_a_report(tmp_path):
+    write_run(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    text = write_report(tmp_path).read_text()
+    assert "0 finished runs and 1 unfinished of 1 method, seed 0." in text
+    assert '<td data-value="0.6">60.0</td>' in text
+    (tmp_path / "run/trace.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"shown \(run: broken: trace.jsonl: has no evaluation yet\)$"):
+        write_report(tmp_path)
+
+
+def test_nothing_to_show_is_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"^.*: holds no run$"):
         write_report(tmp_path)
     with pytest.raises(ValueError, match=r"^.*nowhere: no such directory$"):
         write_report(tmp_path / "nowhere")
     write_run(tmp_path / "run")
-    (tmp_path / "run/summary.json").unlink()
-    with pytest.raises(ValueError, match=r"^.*: holds no finished run \(run: not finished\)$"):
+    (tmp_path / "run/trace.jsonl").write_text("{\n")
+    with pytest.raises(
+        ValueError, match=r"holds no run that can be shown \(run: broken: trace.jsonl: Expecting"
+    ):
         write_report(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
 
@@ -254,12 +338,23 @@ def test_a_run_of_bare_minimum(tmp_path):
     trace.write_text("".join(line + "\n" for line in trace.read_text().splitlines() if "evaluation" in line))
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     empty = dict.fromkeys(
-        ("final", "best", "target", "rounds_to_target", "time_to_target", "gini", "theil", "per_client")
+        (
+            "final",
+            "last",
+            "best",
+            "target",
+            "rounds_to_target",
+            "time_to_target",
+            "gini",
+            "theil",
+            "per_client",
+        )
     )
     (tmp_path / "run/summary.json").write_text(json.dumps(summary | empty))
     text = write_report(tmp_path).read_text()
     assert "No target was set." in text
     assert "NaN" not in text.split("<script>")[0]
+    assert list(content(tmp_path / "report.html")["figures"]) == SINGLES  # no empty figure over all runs
 
 
 def test_runs_that_differ_in_more_than_the_seed_stay_apart(tmp_path):
@@ -289,7 +384,7 @@ def test_numbers_for_figures():
     assert band([[], []]).xs == []
     assert thin_out(range(10), 4) == [0, 3, 6, 9]
     assert histogram([-1.0, 0.0, 1.0], -1.0, 0.5, 4) == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
-    assert ticks(0.0, 300.0, 6) == [0.0, 50.0, 100.0, 150.0, 200.0, 250.0, 300.0]
-    assert ticks(-0.001, 0.002, 3) == [-0.001, 0.0, 0.001, 0.002]
+    assert as_table([{"x": 1}, {"y": None}]) == {"fields": ["x", "y"], "rows": [[1, None], [None, None]]}
+    assert as_script("</script>&") == '"\\u003c/script\\u003e\\u0026"'
     assert escape("a<b\x07\ud800") == "a&lt;b\ufffd?"
     assert latex(r"50% \a_b{") == r"50\% \textbackslash{}a\_b\{"

@@ -17,7 +17,7 @@ from asyncmanifold.execution.executors import InlineExecutor
 from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.geometry.embeddings import Point
 from asyncmanifold.server.protocol import Job
-from asyncmanifold.simulation.idle import IdleClients
+from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.tasks.data import TensorData
 from asyncmanifold.vectors import FlatModel
 from tiny import TRAINING, make_run, make_task, simulated, without_wall_times

@@ -511,7 +511,7 @@ def test_finite_training_gives_a_finite_update():
         ({"point_epochs": 0}, r"LocalTraining\(point_epochs=0\) must be at least 1"),
         ({"curve_epochs": -1}, r"LocalTraining\(curve_epochs=-1\) must be at least 0"),
         ({"batch_size": 0}, r"LocalTraining\(batch_size=0\) must be at least 1"),
-        ({"optimizer": "adagrad"}, r"LocalTraining\(optimizer='adagrad'\) must be 'adam' or 'sgd'"),
+        ({"optimizer": "adagradd"}, "optimizer .adagradd. is not in torch.optim"),
         ({"local_lr": 0.0}, r"LocalTraining\(local_lr=0.0\) must be above 0"),
         ({"local_lr": nan}, r"LocalTraining\(local_lr=nan\) must be above 0"),
         ({"proximal": -1.0}, r"LocalTraining\(proximal=-1.0\) must be at least 0"),

@@ -1,14 +1,24 @@
 # Every public name and the module that defines it, for type checkers and for the lazy loader in __init__.py.
+from asyncmanifold.arithmetic import use_portable_arithmetic as use_portable_arithmetic
 from asyncmanifold.client.settings import LocalTraining as LocalTraining
 from asyncmanifold.configuration.parts import PARTS as PARTS
 from asyncmanifold.errors import AsyncManifoldError as AsyncManifoldError
 from asyncmanifold.errors import InputError as InputError
 from asyncmanifold.errors import RunError as RunError
 from asyncmanifold.execution.placement import Placement as Placement
+from asyncmanifold.experiments.compare import Comparison as Comparison
+from asyncmanifold.experiments.compare import compare as compare
+from asyncmanifold.experiments.tune import Search as Search
+from asyncmanifold.experiments.tune import tune as tune
 from asyncmanifold.geometry.embeddings import Bezier as Bezier
 from asyncmanifold.geometry.embeddings import Embedding as Embedding
 from asyncmanifold.geometry.embeddings import Point as Point
 from asyncmanifold.geometry.embeddings import Tunnel as Tunnel
+from asyncmanifold.geometry.surfaces import Disc as Disc
+from asyncmanifold.geometry.surfaces import Patch as Patch
+from asyncmanifold.results import Result as Result
+from asyncmanifold.results import load_model as load_model
+from asyncmanifold.scores import Score as Score
 from asyncmanifold.server.averaging import Averaging as Averaging
 from asyncmanifold.server.buffer import Barrier as Barrier
 from asyncmanifold.server.buffer import Buffer as Buffer
@@ -26,6 +36,8 @@ from asyncmanifold.server.methods import Method as Method
 from asyncmanifold.server.optimizers import ServerOptimizer as ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing as Outgoing
 from asyncmanifold.server.outgoing import Parcel as Parcel
+from asyncmanifold.server.peers import PeerBound as PeerBound
+from asyncmanifold.server.peers import PeerDirection as PeerDirection
 from asyncmanifold.server.penalties import AdaptiveEpochs as AdaptiveEpochs
 from asyncmanifold.server.penalties import Constant as Constant
 from asyncmanifold.server.penalties import Distance as Distance
@@ -45,8 +57,8 @@ from asyncmanifold.server.selection import Selection as Selection
 from asyncmanifold.server.selection import Uniform as Uniform
 from asyncmanifold.server.step import absorb as absorb
 from asyncmanifold.session.journal import Records as Records
+from asyncmanifold.session.observers import StopRun as StopRun
 from asyncmanifold.session.run import Run as Run
-from asyncmanifold.simulation.runner import Result as Result
 from asyncmanifold.simulation.runner import simulate as simulate
 from asyncmanifold.simulation.schedules import ClassesLatency as ClassesLatency
 from asyncmanifold.simulation.schedules import ConstantLatency as ConstantLatency

@@ -31,3 +31,8 @@ class RunError(AsyncManifoldError, RuntimeError):
     >>> issubclass(RunError, RuntimeError)
     True
     """
+
+
+def one_line(problem: BaseException, most: int = 200) -> str:
+    """Return an exception as one line, whatever it says."""
+    return " ".join(str(problem).split())[:most] or type(problem).__name__

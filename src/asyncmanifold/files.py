@@ -6,9 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from asyncmanifold.errors import InputError, RunError
@@ -73,6 +76,44 @@ def save_tree(path: Path, tree: Any) -> None:
     A tensor that occurs in several places, such as the base model of several jobs, is written once and read
     back as one tensor.
     """
+    plain, tensors = _take_tensors(tree)
+    save_tensors(path, tensors, plain)
+
+
+def load_tree(path: Path) -> Any:
+    """Return what ``save_tree`` wrote, with tuples as lists."""
+    tensors, plain = load_tensors(path)
+    return _put_tensors(plain, tensors)
+
+
+def encode_tree(tree: Any) -> list[bytes | memoryview]:
+    """Return a tree like those of ``save_tree`` as bytes in several pieces, without copying its tensors.
+
+    A line of JSON gives the tree and the type and shape of each tensor; their numbers follow. For small
+    tensors this takes a tenth of the time of a safetensors file.
+    """
+    plain, tensors = _take_tensors(tree)
+    arrays = {name: np.ascontiguousarray(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
+    forms = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
+    head = json.dumps([plain, forms], allow_nan=False).encode() + b"\n"
+    return [head, *(array.reshape(-1).view(np.uint8).data for array in arrays.values())]
+
+
+def decode_tree(content: bytes) -> Any:
+    """Return the tree whose pieces ``encode_tree`` returned."""
+    place = content.index(b"\n") + 1
+    plain, forms = json.loads(content[:place])
+    tensors: dict[str, Tensor] = {}
+    for name, (kind, shape) in forms.items():
+        count = prod(shape)
+        array = np.frombuffer(content, np.dtype(kind), count, place).reshape(shape)
+        tensors[name] = torch.from_numpy(array.copy())
+        place += array.nbytes
+    return _put_tensors(plain, tensors)
+
+
+def _take_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return a tree as JSON with names in place of its tensors, and the tensors by name."""
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
@@ -87,12 +128,11 @@ def save_tree(path: Path, tree: Any) -> None:
             return {"list": [plain(entry, f"{path}.{place}") for place, entry in enumerate(value)]}
         return value
 
-    save_tensors(path, tensors, plain(tree, "tree"))
+    return plain(tree, "tree"), tensors
 
 
-def load_tree(path: Path) -> Any:
-    """Return what ``save_tree`` wrote, with tuples as lists."""
-    tensors, plain = load_tensors(path)
+def _put_tensors(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the tree that ``_take_tensors`` took apart."""
 
     def full(value: Any) -> Any:
         if not isinstance(value, dict):
@@ -110,7 +150,8 @@ def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors, with copies of those that share memory, which safetensors refuses to save."""
     distinct: dict[int, tuple[str, Tensor]] = {}
     copies: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    for name, anywhere in tensors.items():
+        tensor = anywhere.cpu()
         if tensor.data_ptr() in distinct:
             copies[name] = tensor.clone()
         else:

@@ -24,12 +24,17 @@ class Metric(Protocol):
 class Accuracy:
     """The share of examples whose largest output is the target class."""
 
+    higher_is_better = True
+    plot_upper_bound = 1.0
+    """The highest accuracy there is, under torchmetrics' name."""
+
     def __init__(self) -> None:
         self._right = 0
         self._all = 0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch of class scores (last dimension) and class numbers."""
+        outputs = getattr(outputs, "logits", outputs)  # Hugging Face's models return them under this name
         self._right += int((outputs.argmax(dim=-1) == targets).sum())
         self._all += targets.numel()
 
@@ -65,6 +70,14 @@ def theil(scores: Sequence[float]) -> float | None:
     return float(np.mean(ratio * np.log(np.where(ratio > 0.0, ratio, 1.0))))
 
 
-def first_reaching(target: float, scores: Iterable[tuple[float, float]]) -> float | None:
-    """Return the place of the first (place, score) whose score is at least ``target``."""
-    return next((place for place, score in scores if score >= target), None)
+def reaches(score: float, target: float, *, lower_is_better: bool = False) -> bool:
+    """Return whether a score is as good as a target."""
+    return score <= target if lower_is_better else score >= target
+
+
+def first_reaching(
+    target: float, scores: Iterable[tuple[float, float]], *, lower_is_better: bool = False
+) -> float | None:
+    """Return the place of the first (place, score) whose score is as good as ``target``."""
+    found = (place for place, score in scores if reaches(score, target, lower_is_better=lower_is_better))
+    return next(found, None)

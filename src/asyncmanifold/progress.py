@@ -1,10 +1,11 @@
-"""Progress display during a run: a live bar on a terminal, plain lines elsewhere."""
+"""Progress display during a run: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+from html import escape
 from time import perf_counter
-from typing import Self
+from typing import Any, Self
 
 from asyncmanifold.session.trace import Record
 
@@ -26,10 +27,63 @@ class Display:
 
 
 def display(title: str, total: int | None, *, quiet: bool, unit: str = "updates") -> Display:
-    """Return a bar if standard error is a terminal, else plain lines; ``total`` is None if it is unknown."""
+    """Return a bar in a notebook or if standard error is a terminal, else plain lines.
+
+    ``total`` is None if it is unknown.
+    """
     if quiet:
         return Display()
+    if (notebook := running_notebook()) is not None:
+        return NotebookBar(title, total, notebook)
     return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total, unit)
+
+
+def is_watched() -> bool:
+    """Return whether somebody sees a progress bar: in a terminal and in a notebook, but not in a pipe."""
+    return sys.stderr.isatty() or running_notebook() is not None
+
+
+def running_notebook() -> Any:
+    """Return IPython's display module in a notebook, else None; it is never imported for this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    return sys.modules.get("IPython.display")
+
+
+class NotebookBar(Display):
+    """A bar below a notebook's cell, which needs no widgets; lines that stay are printed above it."""
+
+    INTERVAL = 0.2
+
+    def __init__(self, title: str, total: int | None, notebook: Any) -> None:
+        self._title, self._total, self._notebook = title, total, notebook
+        self._pace = _Pace()
+        self._shown = 0.0
+        self._line = ""
+        self._handle: Any = None
+
+    def __enter__(self) -> Self:
+        self._handle = self._notebook.display(self._notebook.HTML(""), display_id=True)
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._handle.update(self._notebook.HTML(self._line))
+
+    def show(self, done: int, note: str = "", found: int = 0) -> None:
+        """Move the bar."""
+        self._pace.reach(done, found)
+        place = f"{done:,}" if self._total is None else f"{done}/{self._total}"
+        filled = "" if self._total is None else f'<progress value="{done}" max="{self._total}"></progress> '
+        text = escape(f"{self._title} {place} {note}{self._pace.note(self._total)}")
+        self._line = f"<div>{filled}<code>{text}</code></div>"
+        if perf_counter() - self._shown >= self.INTERVAL:
+            self._shown = perf_counter()
+            self._handle.update(self._notebook.HTML(self._line))
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        print(line)
 
 
 class PlainLines(Display):

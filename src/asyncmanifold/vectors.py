@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,22 +44,45 @@ class FlatModel:
     vector and never change. The module itself is modified: pass a copy if the original must stay unchanged.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
+        """Move the module to ``device`` if one is given."""
+        self.module = module if device is None else _moved(module, device)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         if not self._parameters:
             raise InputError(f"model {type(module).__name__} has no trainable parameters")
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and parameter.dtype != torch.float32:
-                raise InputError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
+                raise InputError(
+                    f"parameter {name} is {parameter.dtype}; only float32 can be trained: call "
+                    f"model.float(), and set precision='bf16' for steps in half precision"
+                )
         self.vector = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        for parameter, part in zip(self._parameters, self.parts(self.vector), strict=True):
+        self.device = self.vector.device
+        self.size = self.vector.numel()
+        """The number P of trainable parameters."""
+        self._views = self.parts(self.vector)
+        for parameter, part in zip(self._parameters, self._views, strict=True):
             parameter.data = part
         self.space = space_of(self._parameters)
         """Where the vector lives: flat, unless parameters are geoopt's ``ManifoldParameter``."""
-        held = list(module.buffers())
-        self._floats = [b for b in held if b.is_floating_point()]
-        self._integers = [b for b in held if not b.is_floating_point()]
+        held = dict(module.named_buffers())
+        self._floats = [b for b in held.values() if b.is_floating_point()]
+        self._integers = [b for b in held.values() if not b.is_floating_point()]
+        self.variances = torch.cat(
+            [
+                torch.zeros(0, dtype=torch.bool),
+                *(
+                    torch.full((b.numel(),), name.endswith("running_var"))
+                    for name, b in held.items()
+                    if b.is_floating_point()
+                ),
+            ]
+        )
+        """Which of the floating-point statistics are variances."""
+
+    def outputs(self, inputs: Any) -> Any:
+        """Return the module's outputs for a batch; the entries of a dictionary are keyword arguments."""
+        return self.module(**inputs) if isinstance(inputs, Mapping) else self.module(inputs)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """Return a vector of the model's size as views, one in the shape of each parameter."""
@@ -82,17 +105,17 @@ class FlatModel:
         self.clear_gradients()
         return gradient
 
-    @property
-    def size(self) -> int:
-        """The number P of trainable parameters."""
-        return self.vector.numel()
+    def descend(self, rate: float) -> None:
+        """Move every parameter by −rate times the gradient that the backward pass left."""
+        for part, gradient in zip(self._views, self.gradients, strict=True):
+            part.add_(gradient, alpha=-rate)
 
     def read_statistics(self) -> Statistics:
-        """Return a copy of the module's statistics."""
+        """Return a copy of the module's statistics, on the CPU."""
         none = Statistics.none()
         return Statistics(
-            torch.cat([none.floats, *(b.reshape(-1).to(torch.float32) for b in self._floats)]),
-            torch.cat([none.integers, *(b.reshape(-1).to(torch.int64) for b in self._integers)]),
+            torch.cat([none.floats, *(b.reshape(-1).to("cpu", torch.float32) for b in self._floats)]),
+            torch.cat([none.integers, *(b.reshape(-1).to("cpu", torch.int64) for b in self._integers)]),
         )
 
     def write_statistics(self, statistics: Statistics) -> None:
@@ -110,5 +133,12 @@ class FlatModel:
         self.write_statistics(statistics)
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the module's state by name, for ``load_state_dict``."""
-        return {name: tensor.detach().clone() for name, tensor in self.module.state_dict().items()}
+        """Return a copy of the module's state by name, on the CPU, for ``load_state_dict``."""
+        state = self.module.state_dict()
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+
+def _moved(module: nn.Module, device: torch.device) -> nn.Module:
+    if device.type != "cpu" and not space_of(module.parameters()).is_flat:
+        raise InputError(f"a model with parameters on manifolds is trained on the CPU, not on {device}")
+    return module.to(device)

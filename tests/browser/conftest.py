@@ -48,23 +48,24 @@ def make_landscape(folder: Path) -> Path:
     return folder / "landscape.html"
 
 
-PAGES: dict[str, Callable[[Path], Path]] = {"report": make_report, "landscape": make_landscape}
+def make_theory(folder: Path) -> Path:
+    """Two short lengths of a study."""
+    short = ["--lengths", "8,16", "--seeds", "0,1", "--method", "asyncsgd", "--quiet"]
+    assert main(["theory", *short, "--out", str(folder)]) == 0
+    return folder / "theory.html"
+
+
+PAGES: dict[str, Callable[[Path], Path]] = {
+    "report": make_report,
+    "landscape": make_landscape,
+    "theory": make_theory,
+}
 """Every page that the package writes, by how a test makes it in an empty folder."""
 
 
-MARKS = "path:not(.grid, .axis, .target, .halo, .whisker, .key *)"
-"""What a figure shows, without its frame, its rulers and its key."""
-OUTSIDE = """(svg, marks) => {
-  const frame = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll(marks + ', text')].filter(mark => {
-    const box = mark.getBoundingClientRect();
-    const room = mark.tagName === 'text' ? 3 : 1;  // a word's box reaches above its letters
-    return !(box.left >= frame.left - 1 && box.right <= frame.right + 1
-      && box.top >= frame.top - room && box.bottom <= frame.bottom + room);
-  }).map(mark => mark.outerHTML.slice(0, 120));
-}"""
-"""The marks and words that reach out of a figure's frame."""
-HIDE = "(svg, marks) => svg.querySelectorAll(marks).forEach(mark => { mark.style.visibility = 'hidden'; })"
+MARKS = "svg .role-mark path, svg .role-mark rect, svg .role-mark line"
+"""What a figure shows, without its axes and legends."""
+HIDE = "(plot, marks) => plot.querySelectorAll(marks).forEach(mark => { mark.style.visibility = 'hidden'; })"
 CHANGED = """async pictures => {
   const [one, other] = await Promise.all(pictures.map(async picture => {
     const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + picture)).blob());
@@ -109,16 +110,18 @@ def check_figure(browser: Browser) -> Callable[[Locator], None]:
     judge = browser.new_page()
 
     def check(figure: Locator) -> None:
-        svg = figure.locator("svg.fig")
-        svg.scroll_into_view_if_needed()
-        box = svg.bounding_box()
-        assert box is not None
-        assert box["width"] > 200
-        assert box["height"] > 50
-        assert svg.evaluate(OUTSIDE, MARKS) == []
-        shown = svg.screenshot()
-        svg.evaluate(HIDE, MARKS)
-        pictures = [b64encode(picture).decode() for picture in (shown, svg.screenshot())]
+        plot = figure.locator(".plot")
+        plot.scroll_into_view_if_needed()
+        drawing, frame = plot.locator("svg").bounding_box(), figure.bounding_box()
+        assert drawing is not None
+        assert frame is not None
+        assert drawing["width"] > 200
+        assert drawing["height"] > 50
+        assert drawing["x"] >= frame["x"]
+        assert drawing["x"] + drawing["width"] <= frame["x"] + frame["width"] + 1
+        shown = plot.screenshot()
+        plot.evaluate(HIDE, MARKS)
+        pictures = [b64encode(picture).decode() for picture in (shown, plot.screenshot())]
         assert judge.evaluate(CHANGED, pictures) > 100
         assert figure.locator("figcaption").is_visible()
 
@@ -153,10 +156,12 @@ def open_page(browser: Browser, file_of: Callable[[str], Path]) -> Iterator[Call
         if view == "print":
             page.emulate_media(media="print")
         page.goto(new.file.as_uri())
+        page.wait_for_selector("body[data-drawn]", timeout=120_000)
         return new
 
     yield start
     for one in opened:
         one.page.context.close()
         assert one.complaints == []
-        assert one.requests == [one.file.as_uri()]
+        outside = [url for url in one.requests if not url.startswith("blob:")]  # a download is the page's own
+        assert outside == [one.file.as_uri()]

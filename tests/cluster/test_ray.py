@@ -14,7 +14,7 @@ import pytest
 import torch
 from processes import descendants, is_alive, trainers
 
-from asyncmanifold import METHODS
+from asyncmanifold import METHODS, Score
 from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution import ray_workers
@@ -123,7 +123,7 @@ def test_an_error_in_a_worker_is_shown_as_it_is(cluster):
 
 
 def test_what_cannot_be_sent_is_refused(tmp_path, cluster):
-    task = replace(make_task(), metrics={"locked": threading.Lock().acquire})
+    task = replace(make_task(), metrics={"locked": Score(threading.Lock().acquire, higher_is_better=True)})
     with pytest.raises(InputError, match="a task for Ray must be picklable"):
         simulated(task, out=tmp_path, **on(cluster))
     assert list(tmp_path.iterdir()) == []  # free for another try
@@ -214,3 +214,13 @@ def test_ctrl_c_ends_a_local_ray_and_leaves_a_run_that_resume_continues(tmp_path
     for name, more in (("parts", ["--resume"]), ("whole", [])):
         subprocess.run([*command, tmp_path / name, *more, "--quiet"], check=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_the_workers_of_a_portable_run_compute_portably(tmp_path, cluster):
+    """The cluster itself was started without; a worker that computes otherwise would be refused."""
+    command = [sys.executable, "-m", "asyncmanifold", "run", "digits", "--portable", "--method", "fedasync"]
+    command += ["--set", "updates=6", "--quiet", "--out"]
+    subprocess.run([*command, tmp_path / "here"], check=True)
+    there = ["--executor", "ray", "--ray-address", cluster.address, "--workers", "2"]
+    subprocess.run([*command, tmp_path / "there", *there], check=True)
+    assert_same(tmp_path / "here", tmp_path / "there")

@@ -33,7 +33,7 @@ def federation(tmp_path_factory, request):
     options = getattr(request.module, "SUPERLINK", ())
     with pytest.MonkeyPatch.context() as patch:
         # For apps that wrap the example's, and for parts from outside the package.
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(APP), str(ROOT / "examples")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "src", APP, ROOT / "examples"))))
         started = Federation(tmp_path_factory.mktemp("flower") / "federation", *options)
     with started:
         yield started

@@ -1,11 +1,12 @@
 """The server: absorbs every update as it arrives."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from asyncmanifold.configuration.config import config_tree
+from asyncmanifold.configuration.config import config_tree, find_key
 from asyncmanifold.flower import AsyncServer, Policy
 from asyncmanifold.vectors import FlatModel
 from asyncmanifold_app.setup import build_task, read_config
@@ -34,9 +35,14 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=evaluate,
         evaluate_every=config.run.evaluate_every,
         target=config.run.target,
+        lower_is_better=task.lower_is_better,
         out=read_out(context),
         resume=bool(context.run_config["resume"]),
-        config=config_tree(config),
+        change=[".".join(find_key(config, key)) for key in str(context.run_config["change"]).split()],
+        keep_models=config.run.keep_models or 3,
+        roll_back=config.run.roll_back,
+        back_to=int(context.run_config["back-to"]) if int(context.run_config["back-to"]) >= 0 else None,
+        config=config_tree(replace(config, method=server.method)),
         labels={"scenario": config.scenario, "method": config.method_name, "seed": config.run.seed},
     )
 
@@ -52,6 +58,7 @@ def read_policy(context: Context) -> Policy:
         rest_seconds=float(given["rest-seconds"]),
         wait_seconds=float(given["wait-seconds"]),
         evaluate_clients=bool(given["evaluate-clients"]),
+        evaluate_seconds=float(given["evaluate-seconds"]),
     )
 
 

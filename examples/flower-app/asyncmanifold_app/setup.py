@@ -5,24 +5,42 @@ from functools import cache
 from flwr.app import Context
 
 from asyncmanifold.configuration.config import Config, load_config
+from asyncmanifold.configuration.own_tasks import is_place
 from asyncmanifold.tasks.task import Task
 
 
 def read_config(context: Context) -> Config:
     """Return the run's configuration; its text is the same on the server and on every node."""
-    given = context.run_config
+    given, scenario = context.run_config, read_scenario(context)
     settings = dict(_setting(word) for word in str(given["settings"]).split())
-    settings["task.clients"] = str(given["clients"])
+    if hasattr(load_config(scenario).task, "clients"):  # an own task may have its clients as they are
+        settings["task.clients"] = str(given["clients"])
     for key, name in (("num-updates", "run.updates"), ("evaluate-every", "run.evaluate_every")):
         if given[key]:
             settings[name] = str(given[key])
     return load_config(
-        str(given["scenario"]),
+        scenario,
         str(given["method"]) or None,
         seed=int(given["seed"]),
         data=str(context.node_config.get("data", given["data"])) or None,
         settings=settings,
     )
+
+
+def read_scenario(context: Context) -> str:
+    """Return the scenario, or the place of an own task such as ``/srv/my.py:build``.
+
+    A node imports only what it was itself started with, as ``task`` in its node config; a run's settings come
+    in a message, and no message makes a node import anything.
+    """
+    scenario, own = str(context.run_config["scenario"]), context.node_config.get("task")
+    if own is not None:
+        return str(own)
+    if is_place(scenario) and context.node_config:
+        raise ValueError(
+            f"the run has scenario={scenario!r}: start this node with its own task='file.py:function'"
+        )
+    return scenario
 
 
 @cache

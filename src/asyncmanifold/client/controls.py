@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from asyncmanifold.client.local_optimizers import NamedOptimizer, plain_name
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.embeddings import Embedding
-from asyncmanifold.vectors import FlatModel
+from asyncmanifold.geometry.paths import Spot
+from asyncmanifold.server.gram import gram_matrix
 
 
 class Controls(Protocol):
@@ -24,20 +27,44 @@ class Controls(Protocol):
         """Move interior control points to where they start the curve phase."""
         ...
 
-    def place(self, s: float) -> None:
+    def place(self, s: Spot) -> None:
         """Set the model to γ(s)."""
+        ...
+
+    def gram(self) -> Floats:
+        """Return the inner products of the free control points' offsets."""
         ...
 
     def shift(self, direction: Tensor, length: float) -> None:
         """Move the model off the curve by ``length``, along the part of ``direction`` orthogonal to it."""
         ...
 
-    def learn(self) -> None:
-        """Move the control points by the gradient at the model's current position."""
+    def learn(self, factor: float = 1.0) -> None:
+        """Move the control points by the gradient at the model's position, at ``factor`` times the rate."""
         ...
 
     def finish(self) -> None:
         """Write what was learned to the offsets."""
+        ...
+
+
+class TrainedModel(Protocol):
+    """A model that is one vector, with a gradient."""
+
+    vector: Tensor
+    size: int
+    device: torch.device
+
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector as views, one in the shape of each parameter."""
+        ...
+
+    def take_gradient(self) -> Tensor:
+        """Return the gradient as one vector, which may be modified."""
+        ...
+
+    def descend(self, rate: float) -> None:
+        """Move the model by −rate times its gradient."""
         ...
 
 
@@ -48,20 +75,22 @@ class FlatControls(Controls):
     the end: that saves three passes over the model in every step, a tenth of a small job.
     """
 
-    def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
+    def __init__(self, model: TrainedModel, embedding: Embedding, settings: LocalTraining) -> None:
         self._model, self._embedding, self._settings = model, embedding, settings
-        self._optimizer = _OPTIMIZERS[settings.optimizer](settings, embedding.points, model.size)
-        self._parts = model.parts(model.vector)
+        self._optimizer = _make_optimizer(model, embedding.points, settings)
+        self._can_train_in_place = (
+            plain_name(settings.optimizer) == "sgd" and not settings.momentum and not settings.gradient_clip
+        )
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
         """Set every control point to ``theta``."""
         self._theta, self._offsets = theta, offsets
         self._along_curve = False
-        self._in_place = self._settings.optimizer == "sgd" and not self._settings.momentum
+        self._in_place = self._can_train_in_place
         if self._in_place:
             self._model.vector.copy_(theta)
         offsets.zero_()
-        self._optimizer.reset()
+        self._optimizer.reset(theta)
 
     def start_curve(self) -> None:
         self.finish()
@@ -69,7 +98,10 @@ class FlatControls(Controls):
         for offset, share in zip(self._offsets, self._embedding.interior_shares(), strict=False):
             torch.mul(self._offsets[-1], share, out=offset)
 
-    def place(self, s: float) -> None:
+    def gram(self) -> Floats:
+        return gram_matrix(self._offsets, self._theta, self._theta)[:-1, :-1]
+
+    def place(self, s: Spot) -> None:
         """Set the model to Θ^t + Σ b_k(s) v_k."""
         if self._in_place:
             return  # the model is there already
@@ -81,40 +113,45 @@ class FlatControls(Controls):
             point = torch.add(point, self._offsets[k], alpha=weight, out=self._model.vector)
 
     def shift(self, direction: Tensor, length: float) -> None:
-        """Add the component of ``direction`` orthogonal to γ'(s), scaled to ``length``."""
-        tangent = torch.zeros_like(direction)
-        for slope, offset in zip(self._embedding.slopes(self._s), self._offsets, strict=True):
-            tangent.add_(offset, alpha=slope)
-        square = torch.dot(tangent, tangent).item()
-        if square > 0.0:
-            direction.sub_(tangent, alpha=torch.dot(direction, tangent).item() / square)
+        """Add the component of ``direction`` orthogonal to the curve or surface, scaled to ``length``."""
+        direction = direction.to(self._model.device)
+        spanned: list[tuple[Tensor, float]] = []
+        for slopes in self._embedding.tangents(self._s):
+            tangent = torch.zeros_like(direction)
+            for slope, offset in zip(slopes, self._offsets, strict=True):
+                tangent.add_(offset, alpha=slope)
+            for other, square in spanned:
+                tangent.sub_(other, alpha=torch.dot(tangent, other).item() / square)
+            if (square := torch.dot(tangent, tangent).item()) > 0.0:
+                direction.sub_(tangent, alpha=torch.dot(direction, tangent).item() / square)
+                spanned.append((tangent, square))
         norm = torch.linalg.vector_norm(direction).item()
         if norm > 0.0:
             self._model.vector.add_(direction, alpha=length / norm)
 
-    def learn(self) -> None:
+    def learn(self, factor: float = 1.0) -> None:
         """Move each control point k by b_k(s) times the one gradient."""
         if self._in_place:
-            self._descend()
+            self._descend(factor)
             return
         gradient = self._model.take_gradient()
         if self._settings.proximal:
             for k, weight in self._active:
                 gradient.add_(self._offsets[k], alpha=self._settings.proximal * weight)
+        clip_gradient(gradient, self._settings.gradient_clip)
         active = [k for k, _ in self._active]
         trained = self._embedding.trained(active) if self._along_curve else active
         for k, weight in self._active:
             if k in trained:
                 scaled = gradient if weight == 1.0 else gradient * weight
-                self._optimizer.step(k, self._offsets[k], scaled)
+                self._optimizer.step(k, self._offsets[k], scaled, factor)
 
-    def _descend(self) -> None:
-        """Take a step of plain SGD, parameter by parameter: it does not need the gradient as one vector."""
-        lr, proximal = self._settings.local_lr, self._settings.proximal
+    def _descend(self, factor: float) -> None:
+        """Take a step of plain SGD, which does not need the gradient as one vector."""
+        lr, proximal = self._settings.local_lr * factor, self._settings.proximal
         if proximal:
             self._model.vector.lerp_(self._theta, lr * proximal)
-        for part, gradient in zip(self._parts, self._model.gradients, strict=True):
-            part.add_(gradient, alpha=-lr)
+        self._model.descend(lr)
 
     def finish(self) -> None:
         """Compute the offset of an end point that was trained in place."""
@@ -125,17 +162,18 @@ class FlatControls(Controls):
 class _Adam:
     """Adam with torch's fused step and default hyper-parameters, separately for each control point."""
 
-    def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
+    def __init__(self, settings: LocalTraining, points: int, size: int, device: torch.device) -> None:
         self._lr = settings.local_lr
-        self._memory = [(torch.zeros(size), torch.zeros(size), torch.zeros(())) for _ in range(points)]
+        shapes = (size,), (size,), ()
+        self._memory = [tuple(torch.zeros(each, device=device) for each in shapes) for _ in range(points)]
 
-    def reset(self) -> None:
+    def reset(self, theta: Tensor) -> None:
         """Reset to zero, so that no job depends on earlier ones."""
         for memory in self._memory:
             for tensor in memory:
                 tensor.zero_()
 
-    def step(self, k: int, point: Tensor, gradient: Tensor) -> None:
+    def step(self, k: int, point: Tensor, gradient: Tensor, factor: float) -> None:
         """Move control point k."""
         mean, square, count = self._memory[k]
         adam(
@@ -149,7 +187,7 @@ class _Adam:
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self._lr,
+            lr=self._lr * factor,
             weight_decay=0.0,
             eps=1e-8,
             maximize=False,
@@ -159,19 +197,38 @@ class _Adam:
 class _SGD:
     """SGD with optional momentum, separately for each control point."""
 
-    def __init__(self, settings: LocalTraining, points: int, size: int) -> None:
+    def __init__(self, settings: LocalTraining, points: int, size: int, device: torch.device) -> None:
         self._lr, self._momentum = settings.local_lr, settings.momentum
-        self._speeds = torch.zeros(points, size if self._momentum else 0)
+        self._speeds = torch.zeros(points, size if self._momentum else 0, device=device)
 
-    def reset(self) -> None:
+    def reset(self, theta: Tensor) -> None:
         """Reset to zero, so that no job depends on earlier ones."""
         self._speeds.zero_()
 
-    def step(self, k: int, point: Tensor, gradient: Tensor) -> None:
+    def step(self, k: int, point: Tensor, gradient: Tensor, factor: float) -> None:
         """Move control point k."""
         if self._momentum:
             gradient = self._speeds[k].mul_(self._momentum).add_(gradient)
-        point.add_(gradient, alpha=-self._lr)
+        point.add_(gradient, alpha=-self._lr * factor)
 
 
-_OPTIMIZERS: dict[str, type[_Adam] | type[_SGD]] = {"adam": _Adam, "sgd": _SGD}
+class _PointOptimizer(Protocol):
+    """Moves the control points, each with its own state."""
+
+    def reset(self, theta: Tensor) -> None: ...
+
+    def step(self, k: int, point: Tensor, gradient: Tensor, factor: float) -> None: ...
+
+
+def _make_optimizer(model: TrainedModel, points: int, settings: LocalTraining) -> _PointOptimizer:
+    plain = plain_name(settings.optimizer)
+    if plain is None:
+        return NamedOptimizer(settings.optimizer, settings.local_lr, points, model.parts)
+    return (_Adam if plain == "adam" else _SGD)(settings, points, model.size, model.device)
+
+
+def clip_gradient(gradient: Tensor, most: float | None) -> None:
+    """Scale a gradient down to the norm ``most``, as ``torch.nn.utils.clip_grad_norm_`` does."""
+    if most is not None:
+        norm = torch.linalg.vector_norm(gradient)
+        gradient.mul_(torch.clamp(most / (norm + 1e-6), max=1.0))

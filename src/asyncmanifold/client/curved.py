@@ -13,8 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asyncmanifold.client.controls import Controls
+from asyncmanifold.client.controls import Controls, clip_gradient
+from asyncmanifold.client.local_optimizers import label_of, plain_name
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.errors import InputError
+from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.geometry.maps import Maps
 from asyncmanifold.vectors import FlatModel
@@ -29,6 +32,11 @@ class CurvedControls(Controls):
     def __init__(self, model: FlatModel, embedding: Embedding, settings: LocalTraining) -> None:
         self._model, self._embedding, self._settings = model, embedding, settings
         self._pieces = model.space.pieces
+        if plain_name(settings.optimizer) is None:
+            raise InputError(
+                f"optimizer {label_of(settings.optimizer)!r} cannot train parameters on manifolds: "
+                f"use 'adam' or 'sgd'"
+            )
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
         """Set every control point to ``theta``, with a fresh optimiser."""
@@ -46,7 +54,7 @@ class CurvedControls(Controls):
         self._base = [piece.of(theta) for piece in self._pieces]
         trained = [*self._flat, *(point for points in self._curved for point in points)]
         lr, momentum = self._settings.local_lr, self._settings.momentum
-        if self._settings.optimizer == "adam":
+        if plain_name(self._settings.optimizer) == "adam":
             self._optimizer = geoopt.optim.RiemannianAdam(trained, lr=lr)
         else:
             self._optimizer = geoopt.optim.RiemannianSGD(trained, lr=lr, momentum=momentum)
@@ -58,6 +66,10 @@ class CurvedControls(Controls):
             self._flat[k].copy_(torch.lerp(self._theta, self._flat[-1], share))
             for piece, base, points in zip(self._pieces, self._base, self._curved, strict=True):
                 points[k].copy_(geodesic(piece.maps, base, points[-1], share))
+
+    def gram(self) -> Floats:
+        space, theta = self._model.space, self._theta
+        return space.gram(theta, [space.log(theta, point) for point in self._points()])
 
     def place(self, s: float) -> None:
         """Set the model to γ(s), and keep its graph back to the control points for ``learn``."""
@@ -99,12 +111,15 @@ class CurvedControls(Controls):
                 piece.of(vector).copy_(points[k].detach())
         return vectors
 
-    def learn(self) -> None:
+    def learn(self, factor: float = 1.0) -> None:
         """Move each control point by the gradient, pulled back along the curve."""
         active = [k for k, weight in enumerate(self._weights) if weight != 0.0]
         trained = self._embedding.trained(active) if self._along_curve else active
         self._optimizer.zero_grad(set_to_none=True)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.local_lr * factor
         gradient = self._model.take_gradient()
+        clip_gradient(gradient, self._settings.gradient_clip)
         self._learn_flat(gradient, trained)
         for number, piece in enumerate(self._pieces):
             self._learn_piece(number, piece.of(gradient), trained)

@@ -8,6 +8,7 @@ point k is b_k(s) times the one gradient at w: one backward pass, then a scalar 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -17,28 +18,53 @@ import torch
 from torch import Tensor, nn
 
 from asyncmanifold.client.controls import Controls, FlatControls
+from asyncmanifold.client.device_data import DeviceExamples
+from asyncmanifold.client.job_steps import TrainingStep, job_steps
+from asyncmanifold.client.precision import HALF, LossScale
+from asyncmanifold.client.sampling import Sampling
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.devices import CPU, move
 from asyncmanifold.geometry.embeddings import Embedding
-from asyncmanifold.seeding import Purpose, derive, torch_seed
+from asyncmanifold.geometry.paths import Spot
+from asyncmanifold.seeding import Purpose, derive, global_seeds, torch_seed
 from asyncmanifold.server.protocol import Job, Update
-from asyncmanifold.tasks.data import Data
+from asyncmanifold.tasks.data import Data, TensorData
 from asyncmanifold.vectors import FlatModel
 
 Loss = Callable[[Any, Any], Tensor]
 
 
-class NonFiniteLoss(Exception):  # noqa: N818 - an outcome, not an error
-    """A client's loss became infinite or NaN; its job is abandoned."""
+class Untrainable(Exception):  # noqa: N818 - an outcome, not an error
+    """A job that cannot be trained on its client's data; it is abandoned, and the run goes on."""
+
+
+class NonFiniteLoss(Untrainable):
+    """A client's loss became infinite or NaN."""
+
+
+ONE_VALUE = "Expected more than 1 value per channel"
+"""The beginning of what torch's BatchNorm says of a batch of a single example."""
 
 
 class Trainer:
     """Trains jobs one after another on one module, whose memory is reused."""
 
     def __init__(
-        self, module: nn.Module, loss: Loss, embedding: Embedding, settings: LocalTraining, seed: int
+        self,
+        module: nn.Module,
+        loss: Loss,
+        embedding: Embedding,
+        settings: LocalTraining,
+        seed: int,
+        device: torch.device = CPU,
     ) -> None:
-        """Modify ``module`` in place; every job brings its own weights."""
-        self._model = FlatModel(module)
+        """Modify ``module`` in place and move it to ``device``; every job brings its own weights."""
+        self._model = FlatModel(module, device)
+        self._device, self._examples = device, DeviceExamples(device)
+        self._half = HALF.get(settings.precision)
+        self._scale = LossScale() if settings.precision == "fp16" else None
+        if settings.compile:
+            module.compile()
         self._loss, self._embedding, self._settings, self._seed = loss, embedding, settings, seed
         self.size = self._model.size
         self._random: np.random.Generator | None = None
@@ -49,42 +75,57 @@ class Trainer:
             from asyncmanifold.client.curved import CurvedControls
 
             self._controls = CurvedControls(self._model, embedding, settings)
+        self._sampling = Sampling(embedding, self._controls)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
         """Return what the client of ``job`` learned; its offsets are written to ``out`` if given.
 
-        Raises ``NonFiniteLoss`` if training diverges. The result depends only on the job, the
-        data and the seed.
+        Raises ``Untrainable`` if training diverges, or is not possible with the data. The result depends
+        only on the job, the data and the seed, and is on the CPU.
         """
         started = perf_counter()
-        offsets = torch.empty(self._embedding.points, self.size) if out is None else out
+        result = torch.empty(self._embedding.points, self.size) if out is None else out
+        is_here = self._device.type == "cpu"
+        offsets = result if is_here else torch.empty_like(result, device=self._device)
         self._job, self._random = job, None
-        self._controls.begin(job.theta, offsets)
+        self._controls.begin(move(job.theta, self._device), offsets)
+        if self._scale is not None:
+            self._scale.reset()
         self._model.write_statistics(job.statistics)
         self._model.module.train()
         random = derive(self._seed, Purpose.TRAINING, job.client, job.number)
         losses: list[float] = []
-        with torch_seed(derive(self._seed, Purpose.LAYERS, job.client, job.number)):
-            for epoch in range(job.epochs):
-                along_curve = epoch >= job.point_epochs
-                if epoch == job.point_epochs:
+        waiting: list[Tensor] = []
+        examples = self._examples.of(data)
+        seeds = torch_seed(derive(self._seed, Purpose.LAYERS, job.client, job.number), self._device)
+        with seeds, self._example_seeds(job, data):
+            for step in job_steps(job, len(data), self._settings, random):
+                if step.starts_curve:
                     self._controls.start_curve()
-                for indices in _batches(len(data), self._settings.batch_size, random):
-                    s = self._embedding.draw(random) if along_curve else 1.0
-                    self._batch = self._set_memory_format(data.batch(indices))
-                    value = self._step(s, along_curve)
-                    if not isfinite(value):
-                        raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
-                    losses.append(value)
+                    self._sampling.begin(step.left)
+                s = self._sampling.draw(random) if step.along_curve else self._embedding.end
+                self._batches = [self._set_memory_format(examples.batch(indices)) for indices in step.group]
+                self._shares = step.shares
+                waiting.append(self._take_step(step, s))
+                if is_here or step.ends_epoch:  # a device is waited for once per epoch
+                    losses += _read_losses(waiting, step.epoch)
         self._controls.finish()
+        if not is_here:
+            result.copy_(offsets)
         return Update(
             client=job.client,
             version=job.version,
-            offsets=offsets,
+            offsets=result,
             statistics=self._model.read_statistics(),
             loss=sum(losses) / len(losses),
             seconds=perf_counter() - started,
         )
+
+    def _example_seeds(self, job: Job, data: Data) -> AbstractContextManager[None]:
+        """Seed the global generators that examples may be made with; rows of tensors use none."""
+        if isinstance(data, TensorData):
+            return nullcontext()
+        return global_seeds(derive(self._seed, Purpose.EXAMPLES, job.client, job.number))
 
     @property
     def random(self) -> np.random.Generator:
@@ -102,13 +143,14 @@ class Trainer:
         """Move the model off the curve."""
         self._controls.shift(direction, length)
 
-    def _step(self, s: float, along_curve: bool) -> float:
+    def _take_step(self, step: TrainingStep, s: Spot) -> Tensor:
         """Take one optimiser step at γ(s), or beside it in a tunnel, and return the loss at that position."""
         self._controls.place(s)
-        if along_curve:
+        if step.along_curve:
             self._embedding.leave(self)
         value = self._backpropagate()
-        self._controls.learn()
+        if self._is_sound:
+            self._controls.learn(step.factor)
         return value
 
     def _set_memory_format(self, batch: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -117,20 +159,35 @@ class Trainer:
             inputs = inputs.to(memory_format=torch.channels_last)
         return inputs, targets
 
-    def _backpropagate(self) -> float:
-        """Return the batch's loss, and leave its gradient in the model."""
-        inputs, targets = self._batch
+    def _backpropagate(self) -> Tensor:
+        """Return the loss of the step's batches, and leave its gradient in the model."""
         self._model.clear_gradients()
-        value = self._loss(self._model.module(inputs), targets)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value.item()
+        values = []
+        for (inputs, targets), share in zip(self._batches, self._shares, strict=True):
+            with torch.autocast(self._device.type, self._half) if self._half else nullcontext():
+                value = self._loss(self._outputs(inputs), targets)
+            if share != 1.0:
+                value = value * share
+            values.append(value.detach())
+            differentiated = value if self._scale is None else self._scale.scaled(value)
+            differentiated.backward()  # type: ignore[no-untyped-call]
+        self._is_sound = self._scale is None or self._scale.unscale(self._model)
+        return values[0] if len(values) == 1 else torch.stack(values).sum()
+
+    def _outputs(self, inputs: Any) -> Any:
+        try:
+            return self._model.outputs(inputs)
+        except ValueError as problem:
+            if not str(problem).startswith(ONE_VALUE):
+                raise
+            raise Untrainable("a batch of one example, which BatchNorm cannot be trained on") from problem
 
 
-def _batches(count: int, size: int, random: np.random.Generator) -> list[Tensor]:
-    """Return a shuffled epoch as ⌈count / size⌉ batches whose sizes differ by at most one.
-
-    Batches are nearly even because a last batch of a single example would break BatchNorm, and would weigh as
-    much as a full one.
-    """
-    order = torch.from_numpy(random.permutation(count))
-    return list(order.tensor_split(-(-count // size)))
+def _read_losses(waiting: list[Tensor], epoch: int) -> list[float]:
+    """Return losses as numbers, emptying the list; raise ``NonFiniteLoss`` if one is not finite."""
+    losses = [value.item() for value in waiting[:1]] if len(waiting) < 2 else torch.stack(waiting).tolist()
+    waiting.clear()
+    for value in losses:
+        if not isfinite(value):
+            raise NonFiniteLoss(f"loss became {value} in epoch {epoch + 1}")
+    return losses

@@ -11,21 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from asyncmanifold.commands.catalogue import catalogue, print_catalogue
-from asyncmanifold.commands.many_runs import run_config, run_directory, run_with_progress
-from asyncmanifold.commands.printing import print_curves, print_summary, print_table
-from asyncmanifold.commands.tune import multiples, score_curves, search_configs, write_choice
+from asyncmanifold.commands.printing import print_study, print_summary
+from asyncmanifold.commands.supervise import SupervisedRun
 from asyncmanifold.configuration.config import (
-    UnknownKeyError,
+    Config,
     find_key,
     load_config,
-    method_names,
+    read_scenario,
+    scenario_title,
     with_setting,
 )
+from asyncmanifold.devices import find_device
 from asyncmanifold.errors import InputError
-from asyncmanifold.execution.placement import Placement
+from asyncmanifold.execution.placement import Placement, available_cores
+from asyncmanifold.experiments.compare import compare
+from asyncmanifold.experiments.many_runs import run_config, say_cautions
+from asyncmanifold.experiments.terminal_tables import (
+    comparison_notes,
+    comparison_table,
+    search_notes,
+    search_table,
+)
+from asyncmanifold.experiments.tune import tune
 from asyncmanifold.progress import RunWatcher, display
-from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.session.journal import Records
+from asyncmanifold.session.recorded_arithmetic import warn_of_other_arithmetic
 from asyncmanifold.session.trace import read_trace
 from asyncmanifold.simulation.replay import recorded_updates
 
@@ -40,7 +50,10 @@ def run_command(options: argparse.Namespace) -> int:
         data=options.data,
         settings=_given_settings(options),
     )
+    config, changed = _apply_wishes(config, options)
     replay = None if options.replay is None else _read_replay(options.replay)
+    if options.replay is not None and not options.quiet:
+        warn_of_other_arithmetic(options.replay.parent)
     if replay is not None:
         config = with_setting(config, "run.updates", str(len(replay)))
     name = f"{config.scenario}-{config.method_name}-{config.run.seed}{'-replay' if replay else ''}"
@@ -51,13 +64,33 @@ def run_command(options: argparse.Namespace) -> int:
         redirect_stdout(sys.stderr),  # stdout is for the result, but Ray reports lost workers there
         display(config.method_name, config.run.updates, quiet=quiet) as shown,
     ):
-        records = Records(out=out, resume=options.resume, observer=RunWatcher(shown))
-        summary = run_config(config, records, placement, replay)
+        say_cautions([config], shown)
+        records = Records(
+            out=out,
+            resume=options.resume,
+            change=changed,
+            back_to=options.back_to,
+            observer=RunWatcher(shown),
+        )
+        summary = run_config(config, records, placement, replay).summary
     if options.json:
         print(json.dumps(summary))
     elif not options.quiet:
         print_summary(summary, out)
     return 0
+
+
+def _apply_wishes(config: Config, options: argparse.Namespace) -> tuple[Config, list[str]]:
+    """Return the configuration with --from and --change, and the paths of the keys that --change names."""
+    if (options.changes or options.back_to is not None) and not options.resume:
+        raise InputError("--change and --back-to continue a run: add --resume")
+    if options.initial is not None:
+        config = with_setting(config, "run.initial_model", options.initial)
+    changed = []
+    for key, value in options.changes:
+        changed.append(".".join(find_key(config, key)))
+        config = with_setting(config, key, value)
+    return config, changed
 
 
 def _read_replay(path: Path) -> list[dict[str, Any]]:
@@ -72,47 +105,54 @@ def _read_replay(path: Path) -> list[dict[str, Any]]:
 
 def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds in parallel and print the table."""
-    methods = options.methods or method_names(options.scenario)
-    configs: dict[tuple[str, ...], Any] = {}
-    for method, settings in _fitting_settings(options, methods).items():
-        for seed in options.seeds:
-            config = load_config(options.scenario, method, seed=seed, data=options.data, settings=settings)
-            configs[(config.method_name, f"seed-{seed}")] = config
-    first = next(iter(configs.values()))
-    out: Path = options.out or Path("runs") / f"{first.scenario}-compare"
-    summaries, code = _run_many(configs, out, options)
-    if summaries:
-        metric = next(iter(summaries.values()))["metric"]
-        table = tabulate(summaries.values())
-        write_table(out, first.scenario, metric, table)
-        if options.json:
-            print((out / "compare.json").read_text(), end="")
-        elif not options.quiet:
-            print_table(first, metric, table, out)
-    return code
+    out: Path = options.out or Path("runs") / f"{_title(options.scenario)}-compare"
+    with _resumable(out):
+        found = compare(options.scenario, options.methods, seeds=options.seeds, **_study(options, out))
+    if options.json:
+        print((out / "compare.json").read_text(), end="")
+    elif not options.quiet:
+        print_study(comparison_table(found), comparison_notes(found))
+    return _exit_code(found.failures, options)
 
 
 def tune_command(options: argparse.Namespace) -> int:
     """Search for each method's best value of a key on the clients' validation data."""
-    methods = options.method or method_names(options.scenario)
-    configs: dict[tuple[str, ...], Any] = {}
-    for method, settings in _fitting_settings(options, methods).items():
-        searched = load_config(options.scenario, method, data=options.data, settings=settings)
-        values = options.values
-        if options.factors:
-            values = multiples(searched, options.key, options.factors)
-        configs |= search_configs(searched, options.key, values, options.seeds)
-    first = next(iter(configs.values()))
-    out: Path = options.out or Path("runs") / f"{first.scenario}-tune"
-    summaries, code = _run_many(configs, out, options, score="validation")
-    if summaries:
-        curves = score_curves(summaries)
-        choice = write_choice(out, options.scenario, options.key, configs, curves)
-        if options.json:
-            print((out / "tune.json").read_text(), end="")
-        elif not options.quiet:
-            print_curves(options.key, curves, choice)
-    return code
+    out: Path = options.out or Path("runs") / f"{_title(options.scenario)}-tune"
+    searched = {"key": options.key, "values": options.values, "factors": options.factors}
+    with _resumable(out):
+        found = tune(
+            options.scenario, options.methods, seeds=options.seeds, **searched, **_study(options, out)
+        )
+    if options.json:
+        print((out / "tune.json").read_text(), end="")
+    elif not options.quiet:
+        print_study(search_table(found), search_notes(found))
+    return _exit_code(found.failures, options)
+
+
+def _title(scenario: str) -> str:
+    """Return a scenario's name for its directory."""
+    tree, _ = read_scenario(scenario)
+    return str(tree.get("scenario", scenario_title(scenario)))
+
+
+def _study(options: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """Return the arguments that comparisons and searches share."""
+    return {
+        "out": out,
+        "resume": options.resume,
+        "workers": options.workers or available_cores(),
+        "progress": not (options.quiet or options.json),
+        "data": options.data,
+        "settings": _given_settings(options),
+    }
+
+
+def _exit_code(failures: Sequence[str], options: argparse.Namespace) -> int:
+    """Return 1 if runs failed, and name them if no progress was shown."""
+    for failure in failures if options.quiet or options.json else []:
+        print(f"asyncmanifold: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
 def report_command(options: argparse.Namespace) -> int:
@@ -120,7 +160,8 @@ def report_command(options: argparse.Namespace) -> int:
     from asyncmanifold.report import write_report
 
     page = write_report(options.directory, options.out)
-    print(f"report: {page}")
+    if not options.quiet:
+        print(f"report: {page}")
     return 0
 
 
@@ -135,6 +176,7 @@ def landscape_command(options: argparse.Namespace) -> int:
         examples=options.examples,
         out=options.out,
         data=options.data,
+        task_place=options.task,
         workers=options.workers,
         quiet=options.quiet,
     )
@@ -168,6 +210,20 @@ def prepare_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def supervise_command(options: argparse.Namespace) -> int:
+    """Keep a run on Flower going until it has finished."""
+    given = options.app, options.superlink, options.out, options.run_config, options.attempts
+    return SupervisedRun(*given).supervise()
+
+
+def completion_command(options: argparse.Namespace) -> int:
+    """Print the script that completes commands, options, scenarios and methods in a shell."""
+    from asyncmanifold.commands.completion import completion_script
+
+    print(completion_script(options.shell))
+    return 0
+
+
 def list_command(options: argparse.Namespace) -> int:
     """Show scenarios, methods and their parts."""
     if options.json:
@@ -175,23 +231,6 @@ def list_command(options: argparse.Namespace) -> int:
     else:
         print_catalogue()
     return 0
-
-
-def _run_many(
-    configs: dict[tuple[str, ...], Any], out: Path, options: argparse.Namespace, score: str = "final"
-) -> tuple[dict[tuple[str, ...], dict[str, Any]], int]:
-    """Run configurations in parallel; return the summaries and the exit code."""
-    if not options.resume and (taken := [key for key in configs if run_directory(out, key).exists()]):
-        held = ", ".join(taken[0])
-        raise InputError(f"{out}: holds a run of {held} already: choose another directory, or add --resume")
-    quiet = options.quiet or options.json
-    with _resumable(out):
-        summaries, failures = run_with_progress(
-            configs, out, resume=options.resume, workers=options.workers, quiet=quiet, score=score
-        )
-    for failure in failures if quiet else []:
-        print(f"asyncmanifold: {failure}", file=sys.stderr)
-    return summaries, 1 if failures else 0
 
 
 @contextmanager
@@ -205,25 +244,12 @@ def _resumable(out: Path) -> Iterator[None]:
 
 
 def _given_settings(options: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of --set; refuse a key that is given twice."""
+    """Return the settings of --set and --device; refuse a key that is given twice."""
     keys = [key for key, _ in options.settings]
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise InputError(f"--set {twice[0]}: given twice")
-    return dict(options.settings)
-
-
-def _fitting_settings(options: argparse.Namespace, methods: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings for each method: those whose key it has. Every key must fit at least one method."""
-    plain = {method: load_config(options.scenario, method) for method in methods}
-    fitting: dict[str, dict[str, str]] = {method: {} for method in plain}
-    for key, value in _given_settings(options).items():
-        problem: UnknownKeyError | None = None
-        for method, config in plain.items():
-            try:
-                find_key(config, key)
-                fitting[method][key] = value
-            except UnknownKeyError as error:
-                problem = error
-        if problem is not None and not any(key in settings for settings in fitting.values()):
-            raise problem
-    return fitting
+    settings = dict(options.settings)
+    if options.device is not None:
+        find_device(options.device)  # refused before any work
+        settings["run.device"] = options.device
+    return settings

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
+from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.config import scenario_names
+from asyncmanifold.configuration.keys import explain_keys
 from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.server.methods import METHODS
+from asyncmanifold.session.run import Run
+from asyncmanifold.simulation.schedules import Schedule
+
+SECTIONS = {"training": LocalTraining, "schedule": Schedule, "run": Run}
+"""The sections of a configuration that are no parts, and their classes."""
 
 
 def catalogue() -> dict[str, Any]:
@@ -20,12 +27,14 @@ def catalogue() -> dict[str, Any]:
             key: {name: _parameters(part_class(key, name)) for name in choices}
             for key, choices in PARTS.items()
         },
+        "keys": {name: {key.name: vars(key) for key in explain_keys(cls)} for name, cls in SECTIONS.items()},
     }
 
 
 def print_catalogue() -> None:
     """Print the catalogue as tables."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
@@ -40,6 +49,12 @@ def print_catalogue() -> None:
             table.add_row("" if place else key, name, _format_values(_parameters(part_class(key, name))))
         if not choices:
             table.add_row(key, "–", "none but your own, see examples/own_*.py")
+        table.add_section()
+    console.print(table)
+    table = Table("section", "key", "default", "meaning", title="Other keys", title_justify="left")
+    for section, cls in SECTIONS.items():
+        for place, known in enumerate(explain_keys(cls)):
+            table.add_row("" if place else section, known.name, known.default, escape(known.meaning))
         table.add_section()
     console.print(table)
 

@@ -10,6 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from asyncmanifold.commands.argument_types import (
+    read_factors,
+    read_names,
+    read_natural,
+    read_numbers,
+    read_positive,
+    read_setting,
+)
+from asyncmanifold.commands.portable_option import choose_arithmetic
 from asyncmanifold.errors import AsyncManifoldError, InputError
 
 INTERRUPTED = 130
@@ -20,11 +29,13 @@ examples:
   asyncmanifold compare digits                     every method on scikit-learn's digits
   asyncmanifold run digits --method asyncbezier    one run
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
-  asyncmanifold tune digits --method fedasync      its best global learning rate
+  asyncmanifold tune digits --methods fedasync     its best global learning rate
+  asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
   asyncmanifold theory                             the convergence theorem against measured runs
   asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
+  asyncmanifold flower supervise APP SUPERLINK --out /srv/runs/one     a run on Flower, resumed by itself
   asyncmanifold list                               scenarios, methods and their parts
 """
 
@@ -62,9 +73,14 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could follow
+        from asyncmanifold.commands.completion import complete
+
+        complete(parser)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        choose_arithmetic(options)
         from asyncmanifold.commands import actions  # slow to import, and not needed for --help
 
         return int(getattr(actions, options.command)(options))
@@ -97,13 +113,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--method",
         help="a name, or a TOML file of parts (default: the scenario's, else asyncbezier)",
     )
-    run.add_argument("--seed", type=_natural, help="the run's seed (default: the scenario's, else 0)")
-    run.add_argument("--workers", type=_positive, default=1, help="training processes (default: 1)")
+    run.add_argument("--seed", type=read_natural, help="the run's seed (default: the scenario's, else 0)")
+    run.add_argument("--workers", type=read_positive, default=1, help="training processes (default: 1)")
     run.add_argument(
         "--executor",
-        choices=("inline", "process", "ray"),
-        help="where to train: in this process, in others, or on a Ray cluster; the result is the same "
-        "(default: inline for one worker, else process)",
+        choices=("inline", "process", "ray", "batched"),
+        help="where to train: in this process, in others, or on a Ray cluster, with the same result; or many "
+        "jobs as one program, faster for small models (default: inline for one worker, else process)",
     )
     run.add_argument(
         "--ray-address",
@@ -116,33 +132,55 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TRACE",
         help="the trace.jsonl of a run, from Flower or the simulator: repeat its updates in the same order",
     )
+    run.add_argument(
+        "--change",
+        dest="changes",
+        metavar="KEY=VALUE",
+        action="append",
+        type=read_setting,
+        default=[],
+        help="with --resume: go on with another value of a bound, a rate or the run's length",
+    )
+    run.add_argument(
+        "--back-to",
+        type=read_natural,
+        metavar="UPDATE",
+        help="with --resume: go back to the model kept at this update (keep_models)",
+    )
+    run.add_argument(
+        "--from", dest="initial", metavar="MODEL", help="start from a model.safetensors of the same task"
+    )
     run.set_defaults(command="run_command")
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
     _add_common(compare)
-    compare.add_argument("--methods", type=_names, help="names, separated by commas (default: all)")
-    compare.add_argument("--seeds", type=_numbers, default=[0, 1], help="separated by commas (default: 0,1)")
-    compare.add_argument("--workers", type=_positive, help="parallel runs (default: one per core)")
+    compare.add_argument("--methods", type=read_names, help="names, separated by commas (default: all)")
+    compare.add_argument(
+        "--seeds", type=read_numbers, default=[0, 1], help="separated by commas (default: 0,1)"
+    )
+    compare.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
     compare.set_defaults(command="compare_command")
 
     tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
     _add_common(tune)
-    tune.add_argument("--method", type=_names, help="a name, or several separated by commas (default: all)")
+    tune.add_argument(
+        *("--methods", "--method"), type=read_names, help="names, separated by commas (default: all)"
+    )
     tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
     tried = tune.add_mutually_exclusive_group()
     tried.add_argument(
         "--values",
-        type=_names,
+        type=read_names,
         default="0.25,0.5,1,1.5,2,2.5,3,5",
         help="separated by commas (default: %(default)s)",
     )
     tried.add_argument(
         "--factors",
-        type=_factors,
+        type=read_factors,
         help="instead of values: multiples of each method's value in the scenario",
     )
-    tune.add_argument("--seeds", type=_numbers, default=[0], help="separated by commas (default: 0)")
-    tune.add_argument("--workers", type=_positive, help="parallel runs (default: one per core)")
+    tune.add_argument("--seeds", type=read_numbers, default=[0], help="separated by commas (default: 0)")
+    tune.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
     tune.set_defaults(command="tune_command")
 
     report = commands.add_parser("report", help="write one HTML page about finished runs")
@@ -150,6 +188,7 @@ def build_parser() -> argparse.ArgumentParser:
         "directory", metavar="DIR", type=Path, help="a run, or a directory with runs below it"
     )
     report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
+    _add_quiet(report)
     report.set_defaults(command="report_command")
 
     landscape = commands.add_parser(
@@ -157,21 +196,24 @@ def build_parser() -> argparse.ArgumentParser:
     )
     landscape.add_argument("directory", metavar="DIR", type=Path, help="a run")
     landscape.add_argument(
-        "--update", type=_positive, metavar="N", help="which accepted update (default: one in the middle)"
+        "--update", type=read_positive, metavar="N", help="which accepted update (default: one in the middle)"
     )
     landscape.add_argument(
-        "--grid", type=_positive, default=25, help="points per side (default: %(default)s)"
+        "--grid", type=read_positive, default=25, help="points per side (default: %(default)s)"
     )
     landscape.add_argument(
         "--examples",
-        type=_positive,
+        type=read_positive,
         default=512,
         help="the most examples per loss (default: %(default)s)",
     )
     landscape.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
     landscape.add_argument("--data", metavar="PATH", help="the data file, if it has moved")
     landscape.add_argument(
-        "--workers", type=_positive, default=1, help="training processes (default: %(default)s)"
+        "--task", metavar="PLACE", help="file.py:function that builds the task of a run made in Python"
+    )
+    landscape.add_argument(
+        "--workers", type=read_positive, default=1, help="training processes (default: %(default)s)"
     )
     _add_quiet(landscape)
     landscape.set_defaults(command="landscape_command")
@@ -180,8 +222,13 @@ def build_parser() -> argparse.ArgumentParser:
         commands.add_parser("theory", help="test the convergence theorem: gradient norms and the bound")
     )
     _add_data(commands.add_parser("data", help="turn public data into the files that scenarios read"))
+    _add_flower(commands.add_parser("flower", help="keep a run on Flower going until it has finished"))
 
-    listing = commands.add_parser("list", help="show scenarios, methods and their parts")
+    completion = commands.add_parser("completion", help="print the script that completes commands in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(command="completion_command")
+
+    listing = commands.add_parser("list", help="show scenarios, methods, their parts and all other keys")
     listing.add_argument("--json", action="store_true", help="print JSON for scripts")
     listing.set_defaults(command="list_command")
     return parser
@@ -191,16 +238,16 @@ def _add_theory(theory: argparse.ArgumentParser) -> None:
     theory.add_argument(
         "--method",
         default="asyncbezier",
-        help="asyncsgd, fedortho, fedgs or asyncbezier (default: %(default)s)",
+        help="any published method of points or Bézier curves (default: %(default)s)",
     )
     theory.add_argument(
         "--lengths",
-        type=_numbers,
+        type=read_numbers,
         default=[64, 128, 256, 512, 1024],
         help="numbers of updates T, separated by commas (default: 64,128,256,512,1024)",
     )
     theory.add_argument(
-        "--seeds", type=_numbers, default=[0, 1, 2, 3], help="separated by commas (default: 0,1,2,3)"
+        "--seeds", type=read_numbers, default=[0, 1, 2, 3], help="separated by commas (default: 0,1,2,3)"
     )
     theory.add_argument(
         "--out",
@@ -230,19 +277,58 @@ def _add_data(data: argparse.ArgumentParser) -> None:
     prepare.set_defaults(command="prepare_command")
 
 
+def _add_flower(flower: argparse.ArgumentParser) -> None:
+    actions = flower.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    supervise = actions.add_parser(
+        "supervise",
+        help="run an app through `flwr run`, and resume it whenever it ends before its time",
+        description="Ends with exit code 0 once the run has finished, and with 1 if it was given up.",
+    )
+    supervise.add_argument("app", metavar="APP", help="the Flower app's directory")
+    supervise.add_argument(
+        "superlink", metavar="SUPERLINK", help="the connection's name in Flower's config.toml"
+    )
+    supervise.add_argument(
+        "--out", type=Path, required=True, help="the run's directory on this machine, an absolute path"
+    )
+    supervise.add_argument(
+        "--run-config", default="", metavar="SETTINGS", help="the app's settings, as for `flwr run`"
+    )
+    supervise.add_argument(
+        "--attempts",
+        type=read_positive,
+        default=5,
+        help="failures in a row, without an update in between, until it is given up (default: %(default)s)",
+    )
+    supervise.set_defaults(command="supervise_command")
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO", help="a preset's name or a TOML file")
+    parser.add_argument(
+        "scenario",
+        metavar="SCENARIO",
+        help="a preset's name, a TOML file, or your own task as file.py:function or module:function",
+    )
     parser.add_argument("--data", metavar="PATH", help="the scenario's data file, if it needs one")
     parser.add_argument("--out", type=Path, help="the output directory (default: below runs/)")
+    parser.add_argument(
+        "--device",
+        help="where to train and evaluate: cpu, cuda, cuda:1, mps or auto (default: the scenario's)",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run exactly")
     parser.add_argument(
         "--set",
         dest="settings",
         metavar="KEY=VALUE",
         action="append",
-        type=_setting,
+        type=read_setting,
         default=[],
         help="override any configuration key, by its name or its path; may be repeated",
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="compute the same bits on every x86-64 processor with AVX2: short for --set arithmetic=portable",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON for scripts")
     _add_quiet(parser)
@@ -250,44 +336,3 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} must be KEY=VALUE")
-    return key.strip(), value.strip()
-
-
-def _positive(text: str) -> int:
-    number = _natural(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1")
-    return number
-
-
-def _natural(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 0")
-    return int(text)
-
-
-def _factors(text: str) -> list[float]:
-    try:
-        factors = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} must be numbers separated by commas") from error
-    if not all(0.0 < factor < float("inf") for factor in factors):
-        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and finite")
-    return factors
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} has an empty name: must be names separated by commas")
-    return list(dict.fromkeys(names))
-
-
-def _numbers(text: str) -> list[int]:
-    return list(dict.fromkeys(_natural(part) for part in text.split(",")))

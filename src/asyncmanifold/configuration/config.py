@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.configuration.own_tasks import full_place, is_place, place_title
 from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.configuration.tables import (
     Tree,
     build,
     build_part,
+    change,
     check_keys,
     parse_toml,
     parse_value,
@@ -23,7 +25,7 @@ from asyncmanifold.configuration.tables import (
 )
 from asyncmanifold.errors import InputError
 from asyncmanifold.server.methods import METHODS, Method
-from asyncmanifold.session.directory import MADE_BY
+from asyncmanifold.session.directory import FINGERPRINT, MADE_BY
 from asyncmanifold.session.run import Run
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.tasks.task import Task, TaskSettings
@@ -61,6 +63,7 @@ def load_config(
     seed: int | None = None,
     data: str | None = None,
     settings: Mapping[str, str] | None = None,
+    task: str | None = None,
 ) -> Config:
     """Return the configuration of one run.
 
@@ -68,10 +71,12 @@ def load_config(
     composes under ``[methods.NAME]``, or a TOML file with the parts of one; without it, the scenario's
     ``[method]`` is used if it has one. A section below a method, such as
     ``[methods.NAME.training]``, applies to that method alone. ``data`` is the task's data file; ``settings``
-    are the key-value pairs of ``--set``.
+    are the key-value pairs of ``--set``. ``task`` is the place of an own task, instead of the scenario's.
     """
     tree, where = read_scenario(scenario)
-    name = tree.pop("scenario", Path(scenario).stem)
+    if task is not None:
+        tree["task"] = full_place(task)
+    name = tree.pop("scenario", scenario_title(scenario))
     composed = tree.pop("methods", {})
     own_method, own_name = tree.pop("method", None), tree.pop("method_name", "custom")
     if method is None and own_method is not None:
@@ -100,12 +105,14 @@ def with_setting(config: Config, key: str, value: str) -> Config:
 
 def _with_value(config: Config, path: list[str], value: Any, where: str) -> Config:
     """Return the configuration with a new value at one path."""
-    table: Any = config_tree(config)
-    tree: Tree = table
-    for step in path[:-1]:
+    section, *steps = path
+    current = getattr(config, section)
+    tree: Tree = {steps[0]: to_tree(current).get(steps[0], {})}
+    table: Any = tree
+    for step in steps[:-1]:
         table = table[int(step)] if isinstance(table, list) else table.setdefault(step, {})
-    table[path[-1]] = value
-    return _build_config(tree, config.scenario, config.method_name, where)
+    table[steps[-1]] = value
+    return replace(config, **{section: change(current, tree, f"{where}: {section}")})
 
 
 def scenario_names() -> list[str]:
@@ -120,8 +127,16 @@ def method_names(scenario: str) -> list[str]:
     return _known_methods(tree.get("methods", {}))
 
 
+def scenario_title(scenario: str) -> str:
+    """Return the short name of a preset, of a TOML file or of an own task."""
+    return place_title(scenario) if is_place(scenario) else Path(scenario).stem
+
+
 def read_scenario(scenario: str) -> tuple[Tree, str]:
-    """Return a scenario's tables and the name to use for it in messages."""
+    """Return a scenario's tables and the name to use for it in messages.
+
+    The place of an own task is a scenario too: that task, and defaults for everything else.
+    """
     presets = scenario_names()
     if scenario in presets:
         where = f"{scenario}.toml"
@@ -129,11 +144,27 @@ def read_scenario(scenario: str) -> tuple[Tree, str]:
         tree = parse_toml(file.read_text(encoding="utf-8"), where)
     elif scenario.endswith(".toml"):
         where, tree = scenario, read_toml(scenario)
+        _find_beside(tree, Path(scenario).parent)
+    elif is_place(scenario):
+        where, tree = scenario, {"task": {"name": full_place(scenario)}}
     else:
-        raise InputError(f"unknown scenario {scenario!r}: give a TOML file or one of {', '.join(presets)}")
+        raise InputError(
+            f"unknown scenario {scenario!r}: give a TOML file, your own task as module:function or "
+            f"file.py:function, or one of {', '.join(presets)}"
+        )
     tree.pop(MADE_BY, None)
+    tree.pop(FINGERPRINT, None)
     check_keys(tree, (*SECTIONS, *LABELS, "methods"), where)
     return tree, where
+
+
+def _find_beside(tree: Tree, folder: Path) -> None:
+    """Make the path of an own task absolute: in a TOML file it is relative to that file."""
+    task = tree.get("task")
+    if isinstance(task, str) and is_place(task):
+        tree["task"] = full_place(task, folder)
+    elif isinstance(task, dict) and isinstance(name := task.get("name"), str) and is_place(name):
+        tree["task"] = {**task, "name": full_place(name, folder)}
 
 
 def config_tree(config: Config) -> Tree:
@@ -185,7 +216,7 @@ def _keys(config: Config) -> Iterator[list[str]]:
     """Yield the path of every key that the configuration has."""
 
     def walk(value: Any, path: list[str]) -> Iterator[list[str]]:
-        for field in fields(value):
+        for field in fields(value) if is_dataclass(value) else ():
             entry, inner = getattr(value, field.name), [*path, field.name]
             yield inner
             if is_dataclass(entry):

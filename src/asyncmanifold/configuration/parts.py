@@ -10,16 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from asyncmanifold.geometry.embeddings import EMBEDDINGS
-from asyncmanifold.server.averaging import Averaging
-from asyncmanifold.server.buffer import BUFFERS
-from asyncmanifold.server.corrections import CORRECTIONS
-from asyncmanifold.server.gates import GATES
-from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS
-from asyncmanifold.server.outgoing import OUTGOING
-from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs
-from asyncmanifold.server.rates import RATE_SCHEDULES
-from asyncmanifold.server.selection import SELECTIONS
+from asyncmanifold.configuration.own_tasks import OwnTask
+from asyncmanifold.server.named_parts import KINDS
 from asyncmanifold.simulation.schedules import LATENCIES
 
 TASKS: dict[str, type[Any] | str] = {
@@ -33,18 +25,7 @@ TASKS: dict[str, type[Any] | str] = {
 
 PARTS: dict[str, dict[str, Any]] = {
     "task": TASKS,
-    "embedding": EMBEDDINGS,
-    "outgoing": OUTGOING,
-    "gates": GATES,
-    "correction": CORRECTIONS,
-    "penalty": PENALTIES,
-    "staleness": STALENESS,
-    "buffer": BUFFERS,
-    "server_optimizer": SERVER_OPTIMIZERS,
-    "averaging": {"averaging": Averaging},
-    "rate_schedule": RATE_SCHEDULES,
-    "adaptive_epochs": {"adaptive-epochs": AdaptiveEpochs},
-    "selection": SELECTIONS,
+    **{stage: names for stage, (_, names) in KINDS.items()},
     "latency": LATENCIES,
 }
 
@@ -60,6 +41,8 @@ def part_class(key: str, name: str) -> type[Any]:
 
 def part_name(cls: type[Any]) -> str | None:
     """Return the name of a class, or None if it has none."""
+    if issubclass(cls, OwnTask):
+        return cls.place
     place = f"{cls.__module__}:{cls.__name__}"
     for choices in PARTS.values():
         for name, entry in choices.items():

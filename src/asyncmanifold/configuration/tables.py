@@ -14,7 +14,10 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from asyncmanifold.client.local_optimizers import label_of
+from asyncmanifold.configuration.own_tasks import is_place, own_task_class
 from asyncmanifold.configuration.parts import PARTS, part_class, part_name
+from asyncmanifold.configuration.python_tasks import PythonTask
 from asyncmanifold.errors import InputError
 
 Tree = dict[str, Any]
@@ -22,12 +25,18 @@ SECTION_CLASSES = ("Method", "LocalTraining", "Schedule", "Run")
 """Dataclasses that are whole sections of a configuration, and so need no name."""
 
 
+MADE_OF_OBJECT = (
+    "was made in Python from a Task object, which cannot be built again: give simulate a function of the "
+    "seed that returns it, or say now where there is one (landscape --task my.py:build)"
+)
+
+
 def to_tree(value: Any) -> Any:
-    """Return a dataclass as a table: parts carry their names, and unset fields are omitted."""
+    """Return a dataclass as a table: parts and functions become names, and unset fields are omitted."""
     if isinstance(value, tuple):
         return [to_tree(entry) for entry in value]
     if not is_dataclass(value) or isinstance(value, type):
-        return value
+        return label_of(value) if callable(value) else value
     table: Tree = {}
     if (cls := type(value)).__name__ not in SECTION_CLASSES:
         table["name"] = part_name(cls) or cls.__name__
@@ -43,10 +52,7 @@ def build(cls: type[Any], table: Any, where: str) -> Any:
     """Build a dataclass from a table."""
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a table")
-    hints = get_type_hints(cls)
-    names = [field.name for field in fields(cls)]
-    check_keys(table, names, where)
-    values = {name: _convert(name, value, hints[name], f"{where}.{name}") for name, value in table.items()}
+    values = _converted(cls, table, where)
     required = [
         field.name
         for field in fields(cls)
@@ -62,21 +68,46 @@ def build(cls: type[Any], table: Any, where: str) -> Any:
         raise InputError(f"{where}: {error}") from error
 
 
+def change(settings: Any, table: Tree, where: str) -> Any:
+    """Return a dataclass with new values for the fields in a table; its other parts stay as they are."""
+    values = _converted(type(settings), table, where)
+    try:
+        return dataclasses.replace(settings, **values)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _converted(cls: type[Any], table: Tree, where: str) -> Tree:
+    hints = get_type_hints(cls)
+    check_keys(table, [field.name for field in fields(cls)], where)
+    return {name: _convert(name, value, hints[name], f"{where}.{name}") for name, value in table.items()}
+
+
 def build_part(key: str, value: Any, where: str) -> Any:
     """Build the part that a name or a table under ``key`` describes."""
+    if isinstance(value, PythonTask):
+        return value
     table = {"name": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a name or a table")
     choices = PARTS[key]
     name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
+    settings = {k: v for k, v in table.items() if k != "name"}
+    if key == "task" and isinstance(name, str) and is_place(name):
+        return build(own_task_class(name, settings), settings, where)
+    if key == "task" and name is None and "parameters" in table:
+        raise InputError(f"{where} {MADE_OF_OBJECT}")
     if not isinstance(name, str) or name not in choices:
         said = "needs a name" if name is None else f"has no part {name!r}"
-        raise InputError(f"{where} {said}: allowed are {', '.join(choices) or 'none'}")
-    return build(part_class(key, name), {k: v for k, v in table.items() if k != "name"}, where)
+        own = ", or your own as module:function or file.py:function" if key == "task" else ""
+        raise InputError(f"{where} {said}: allowed are {', '.join(choices) or 'none'}{own}")
+    return build(part_class(key, name), settings, where)
 
 
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     """Return a TOML value as the type that a field declares."""
+    if hint is Any:
+        return None if value == "none" else value
     if value == "none" and hint is not str and "none" not in get_args(hint):
         if NoneType in get_args(hint):
             return None
@@ -87,7 +118,10 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     if key in PARTS:
         return build_part(key, value, where)
     if get_origin(hint) in (Union, UnionType):
-        hint = next(choice for choice in get_args(hint) if choice is not NoneType)
+        choices = [choice for choice in get_args(hint) if choice is not NoneType]
+        if any(type(value) is (get_origin(choice) or choice) for choice in choices):
+            return value
+        hint = choices[0]
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             allowed = ", ".join(repr(choice) for choice in get_args(hint))
@@ -96,11 +130,17 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
-        raise InputError(f"{where} = {value!r}: must be {_TYPE_WORDS.get(hint, hint.__name__)}")
+        raise InputError(f"{where} = {value!r}: must be {TYPE_WORDS.get(hint, hint.__name__)}")
     return value
 
 
-_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+TYPE_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    dict: "a table",
+}
 
 
 def check_keys(table: Tree, allowed: list[str] | tuple[str, ...], where: str) -> None:

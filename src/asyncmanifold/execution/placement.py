@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -13,14 +14,20 @@ from asyncmanifold.execution.prefetching import PrefetchingExecutor
 from asyncmanifold.execution.training_worker import Recipe
 
 
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where jobs are trained; the results are the same everywhere.
+    """Where jobs are trained; unless they are batched, the results are the same everywhere.
 
     Arguments:
-        workers: how many jobs are trained at the same time.
-        executor: ``"inline"`` in this process; ``"process"`` in worker processes; ``"ray"`` on a Ray cluster.
-            By default inline for one worker, and worker processes for more.
+        workers: how many jobs are trained at the same time; 16 by default if they are batched.
+        executor: ``"inline"`` in this process; ``"process"`` in worker processes; ``"ray"`` on a Ray cluster;
+            ``"batched"`` as one program in this process, which is faster for small models and gives the same
+            results only up to rounding. By default inline for one worker, and worker processes for more.
         ray_address: a running cluster, HOST:PORT or ``"auto"``; by default a local Ray is started and ended
             with the run. If the program has called ``ray.init`` itself, its cluster is used.
 
@@ -34,7 +41,7 @@ class Placement:
     ray_address: str | None = None
 
     def __post_init__(self) -> None:
-        check(self, workers="at least 1", executor="'inline', 'process' or 'ray'")
+        check(self, workers="at least 1", executor="'inline', 'process', 'ray' or 'batched'")
         if self.executor == "inline" and self.workers > 1:
             raise InputError(f"executor 'inline' is one process: workers={self.workers} must be 1")
         if self.ray_address is not None:
@@ -50,12 +57,23 @@ class Placement:
                     "executor 'ray' needs the extra 'ray': pip install 'asyncmanifold[ray]'"
                 ) from error
 
+    def crowding(self) -> str | None:
+        """Return one line if more workers than cores would train on this machine."""
+        cores = available_cores()
+        if self.executor == "ray" or self.workers <= cores:
+            return None
+        return f"{self.workers} workers share {cores} core{'s' * (cores != 1)}: no faster than {cores}"
+
     def open(self, recipe: Recipe) -> Executor:
         """Start the executor."""
         if self.executor == "ray":
             from asyncmanifold.execution.ray_workers import RayWorkers
 
             return PrefetchingExecutor(RayWorkers(recipe, self.workers, self.ray_address))
+        if self.executor == "batched":
+            from asyncmanifold.execution.batched_executor import BATCH, BatchedExecutor
+
+            return BatchedExecutor(recipe, self.workers if self.workers > 1 else BATCH)
         if self.executor == "process" or self.workers > 1:
             from asyncmanifold.execution.process_workers import ProcessWorkers
 

@@ -6,8 +6,9 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
 from typing import Any
@@ -16,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncmanifold.devices import spread_devices
 from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.execution.importable import check_importable
 from asyncmanifold.execution.prefetching import Workers, most_jobs_held
 from asyncmanifold.execution.slots import SharedSlots, SlotAddress
 from asyncmanifold.execution.training_worker import (
@@ -43,6 +46,7 @@ class ProcessWorkers(Workers):
 
     def __init__(self, recipe: Recipe, count: int) -> None:
         self.count = count
+        check_importable(recipe)
         size = FlatModel(recipe.task.build_model(recipe.seed)).size
         slots = most_jobs_held(count)
         self._slots = SharedSlots(slots, recipe.embedding.points, size)
@@ -53,10 +57,11 @@ class ProcessWorkers(Workers):
         self._processes = []
         context = multiprocessing.get_context("spawn")
         try:
-            for _ in range(count):
+            for device in spread_devices(recipe.device, count):
                 ours, theirs = context.Pipe()
+                placed = replace(recipe, device=device)
                 process = context.Process(
-                    target=_work, args=(theirs, recipe, self._slots.address), daemon=True
+                    target=_work, args=(theirs, placed, self._slots.address), daemon=True
                 )
                 with block_interrupts():
                     process.start()
@@ -66,7 +71,7 @@ class ProcessWorkers(Workers):
             for connection in self._load:
                 _receive(connection)  # it is ready: it has opened the slots
         except RunError as error:
-            raise RunError(_NOT_STARTED) from error
+            raise RunError(NOT_STARTED) from error
         except (AttributeError, TypeError, PicklingError) as error:
             raise InputError(f"a task for several workers must be picklable: {error}") from error
         except (OSError, RuntimeError) as error:
@@ -126,8 +131,10 @@ def block_interrupts() -> Iterator[None]:
     """Start processes in this block with Ctrl-C blocked.
 
     Ctrl-C goes to every process of a terminal. Only the main process shall react to it: it writes a
-    checkpoint and then ends its workers.
+    checkpoint and then ends its workers. The standard library starts its resource tracker with the first
+    process and unblocks Ctrl-C after that, so the tracker is started before.
     """
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -140,7 +147,7 @@ _TOO_MANY_TENSORS = (
     "of the same examples"
 )
 _DIED = "a worker process died (out of memory?)"
-_NOT_STARTED = (
+NOT_STARTED = (
     "a worker process did not start: a program that uses workers must do its work below "
     "if __name__ == '__main__'"
 )
@@ -165,7 +172,7 @@ class _Crash:
 def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
     """Train jobs in a worker process until the server closes the connection."""
     try:
-        prepare_training_process()
+        prepare_training_process(recipe.threads)
         slots = SharedSlots.open(address)
         worker = recipe.worker()
         connection.send("ready")
@@ -180,7 +187,8 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except Exception:
-        connection.send(_Crash(traceback.format_exc()))
+        with suppress(OSError):  # the server may be gone: then nobody is left to tell
+            connection.send(_Crash(traceback.format_exc()))
 
 
 def _leave_in_slot(arrays: dict[str, Array], offsets: Tensor) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import asyncmanifold
+from asyncmanifold.arithmetic import PORTABLE, is_portable
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.prefetching import Workers
 from asyncmanifold.execution.process_workers import block_interrupts
@@ -68,9 +69,10 @@ class RayWorkers(Workers):
         self._is_guest = self._ray.is_initialized()
         try:
             if not self._is_guest:
-                _connect(self._ray, address, count)
-            self._actor = self._ray.remote(num_cpus=1)(TrainingActor)
-            self._recipe = self._put_recipe(recipe)
+                _connect(self._ray, address, count * recipe.threads)
+            needs = {"num_cpus": recipe.threads, "num_gpus": self._gpus_per_worker(recipe)}
+            self._actor = self._ray.remote(**needs, runtime_env=_environment())(TrainingActor)
+            self._recipe, self._threads = self._put_recipe(recipe), recipe.threads
             for _ in range(count):
                 self._start_worker()
             while not self._load:
@@ -82,7 +84,7 @@ class RayWorkers(Workers):
     def start(self, job: Job) -> None:
         """Put the job's model into the object store, unless it is there, and send the job to a worker."""
         if job.version not in self._models:
-            model = (job.theta.numpy(), *statistics_arrays(job.statistics))
+            model = (job.theta.numpy(force=True), *statistics_arrays(job.statistics))
             self._models[job.version] = self._ray.put(model)
         self._users[job.version] += 1
         self._place_job(job)
@@ -129,8 +131,17 @@ class RayWorkers(Workers):
             # Ray's own message is pages long.
             raise InputError(f"a task for Ray must be picklable: {error.__cause__ or error}") from error
 
+    def _gpus_per_worker(self, recipe: Recipe) -> float:
+        """Return the GPUs, or the part of one, that each worker asks Ray for."""
+        if recipe.device.type != "cuda":
+            return 0
+        gpus = int(self._ray.cluster_resources().get("GPU", 0))
+        if gpus == 0:
+            raise InputError("device 'cuda' on Ray: the cluster has no GPU")
+        return gpus_per_worker(gpus, self.count)
+
     def _start_worker(self) -> None:
-        actor = self._actor.remote(sys.path, [self._recipe])
+        actor = self._actor.remote(sys.path, [self._recipe], self._threads)
         self._starting[actor.versions.remote()] = actor
 
     def _first_ready(self) -> Any:
@@ -216,9 +227,9 @@ class TrainingActor:
     is passed in a list because Ray would unpickle a bare reference before that.
     """
 
-    def __init__(self, path: list[str], recipe: list[Any]) -> None:
+    def __init__(self, path: list[str], recipe: list[Any], threads: int) -> None:
         sys.path.extend(place for place in path if place not in sys.path)
-        prepare_training_process()
+        prepare_training_process(threads)
         self._worker = import_module("ray").get(recipe[0]).worker()
 
     def versions(self) -> dict[str, str]:
@@ -231,9 +242,24 @@ class TrainingActor:
         return pack_reply(self._worker.train(Job(theta=theta, statistics=Statistics(*statistics), **numbers)))
 
 
+def gpus_per_worker(gpus: int, workers: int) -> float:
+    """Return how many GPUs each worker gets: a whole one if there are enough, else an even part of one.
+
+    >>> gpus_per_worker(4, 2), gpus_per_worker(2, 4), gpus_per_worker(2, 3)
+    (1.0, 0.5, 0.5)
+    """
+    return 1.0 / -(-workers // gpus)
+
+
 def own_versions() -> dict[str, str]:
-    """Return the versions of the packages that affect the bits of a result."""
-    return {"asyncmanifold": asyncmanifold.__version__, "torch": torch.__version__}
+    """Return what affects the bits of a result and must be the same in every worker."""
+    kind = "portable" if is_portable() else "native"
+    return {"asyncmanifold": asyncmanifold.__version__, "torch": torch.__version__, "arithmetic": kind}
+
+
+def _environment() -> dict[str, Any]:
+    """Return Ray's runtime environment for workers that compute as this process does."""
+    return {"env_vars": PORTABLE} if is_portable() else {}
 
 
 def tensor_of(array: Array) -> Tensor:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.client.settings import LocalTraining
-from asyncmanifold.client.training import NonFiniteLoss, Trainer
+from asyncmanifold.client.training import Trainer, Untrainable
+from asyncmanifold.devices import CPU
 from asyncmanifold.execution.allocator import keep_freed_memory
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.outgoing import Outgoing, Parcel, pack_update
@@ -35,6 +36,8 @@ class Recipe:
     outgoing: tuple[Outgoing, ...]
     training: LocalTraining
     seed: int
+    device: torch.device = CPU
+    threads: int = 1
 
     def worker(self) -> TrainingWorker:
         """Return a worker with its own module."""
@@ -42,35 +45,38 @@ class Recipe:
 
 
 class TrainingWorker:
-    """Trains one job after another; here, and only here, a diverging loss becomes a ``Failure``."""
+    """Trains one job after another; here, and only here, what cannot be trained becomes a ``Failure``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         module = recipe.task.build_model(recipe.seed)
-        self._trainer = Trainer(module, recipe.task.loss, recipe.embedding, recipe.training, recipe.seed)
+        self._trainer = Trainer(
+            module, recipe.task.loss, recipe.embedding, recipe.training, recipe.seed, recipe.device
+        )
         self.size = self._trainer.size
 
     def train(self, job: Job, out: Tensor | None = None) -> Outcome:
         """Return the parcel that the client sends, or the failure; offsets may be written to ``out``."""
         try:
             update = self._trainer.train(job, self._recipe.task.clients[job.client], out=out)
-        except NonFiniteLoss as problem:
+        except Untrainable as problem:
             return Failure(str(problem))
         return pack_update(update, job, self._recipe.outgoing, self._recipe.seed)
 
 
-def prepare_training_process() -> None:
+def prepare_training_process(threads: int) -> None:
     """Prepare a process that only trains.
 
-    One thread, since the order of a sum decides its last bit; freed memory is kept for the next batch.
+    By default one thread, since the order of a sum decides its last bit; freed memory is kept for the next
+    batch.
     """
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     keep_freed_memory()
 
 
 def statistics_arrays(statistics: Statistics) -> tuple[Array, ...]:
     """Return statistics as arrays, to be sent to another process."""
-    return tuple(tensor.numpy() for tensor in statistics)
+    return tuple(tensor.numpy(force=True) for tensor in statistics)
 
 
 def statistics_from(arrays: Iterable[Array]) -> Statistics:

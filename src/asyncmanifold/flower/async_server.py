@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,22 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from torch import nn
 
+from asyncmanifold.arithmetic import require_arithmetic
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.parts import part_name
 from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.errors import InputError
-from asyncmanifold.flower.codec import array_record
+from asyncmanifold.flower.arrays import array_record
 from asyncmanifold.flower.deployment import Deployment, log
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.result import flower_result
+from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.methods import Method, named_method
+from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Judge, Session
+from asyncmanifold.session.summary import Summary
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel
 
@@ -42,7 +47,13 @@ class AsyncServer:
         method: the name of a published method, or a ``Method`` composed of parts.
         training: how nodes train.
         policy: how nodes are treated.
+        bounds: gates that protect the model from single nodes, before the method's own. By default updates
+            that point away from the others' are rejected, and much longer ones are shortened; ``()`` for
+            none. A gate that the method has itself replaces the bound of its kind.
         seed: the seed of all random numbers of the run.
+        task: the app's own name for its task; nodes that pass another to ``train_reply`` are refused.
+        arithmetic: ``"native"``, or ``"portable"`` to accept only nodes that compute portably
+            (docs/portability.md).
 
     >>> from torch import nn
     >>> from asyncmanifold.flower import AsyncServer, Policy
@@ -57,9 +68,15 @@ class AsyncServer:
         *,
         training: LocalTraining | None = None,
         policy: Policy | None = None,
+        bounds: Sequence[Gate] = PEER_GATES,
         seed: int = 0,
+        task: str = "",
+        arithmetic: str = "native",
     ) -> None:
         self.method_name, self.method = named_method(method)
+        own = {type(gate) for gate in self.method.gates}
+        added = tuple(bound for bound in bounds if type(bound) not in own)
+        self.method = replace(self.method, gates=(*added, *self.method.gates))
         for part in (self.method.embedding, *self.method.outgoing):
             if part_name(type(part)) is None:
                 raise InputError(
@@ -70,6 +87,8 @@ class AsyncServer:
         self.training = training or LocalTraining()
         self.policy = policy or Policy()
         self.seed = seed
+        self.task = task
+        self.arithmetic = arithmetic
 
     def start(
         self,
@@ -81,8 +100,13 @@ class AsyncServer:
         evaluate_fn: Evaluate | None = None,
         evaluate_every: int = 10,
         target: float | None = None,
+        lower_is_better: Sequence[str] = (),
         out: str | Path | None = None,
         resume: bool = False,
+        change: Sequence[str] = (),
+        keep_models: int = 3,
+        roll_back: bool = False,
+        back_to: int | None = None,
         config: dict[str, Any] | None = None,
         labels: dict[str, Any] | None = None,
     ) -> FlowerResult:
@@ -97,9 +121,15 @@ class AsyncServer:
                 reported; the first call is at update 0.
             evaluate_every: updates between two evaluations.
             target: a score; the first update that reaches it is reported.
+            lower_is_better: the metrics of which less is better, such as a loss.
             out: the run's directory, like the simulator's: an accepted update is on disk before the next one
                 is absorbed.
             resume: continue after the last update in ``out``.
+            change: paths of settings that may differ from those of the run that is resumed, such as
+                ``"method.global_lr"`` or ``"run.updates"``; every change is recorded in the trace.
+            keep_models: how many models are kept to go back to, the last ones that an evaluation found good.
+            roll_back: go back to the last of these when an evaluation finds the model ruined.
+            back_to: on ``resume``, go back to the kept model of this update.
             config: the configuration to write to ``out``; by default it is made from the arguments.
             labels: ``scenario``, ``method`` and ``seed`` as summaries and reports name them.
 
@@ -107,8 +137,19 @@ class AsyncServer:
         """
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())
-        run = Run(updates=num_updates, evaluate_every=evaluate_every, target=target, seed=self.seed)
-        records = Records(out=out, resume=resume, config=config, labels=labels)
+        run = Run(
+            updates=num_updates,
+            evaluate_every=evaluate_every,
+            target=target,
+            seed=self.seed,
+            keep_models=keep_models,
+            roll_back=roll_back,
+            arithmetic=self.arithmetic,
+        )
+        require_arithmetic(run.arithmetic)
+        records = Records(
+            out=out, resume=resume, change=change, back_to=back_to, config=config, labels=labels
+        )
         described = {
             "method_name": self.method_name,
             "method": to_tree(self.method),
@@ -121,15 +162,50 @@ class AsyncServer:
             journal = Journal(records, described, named)
             stack.callback(journal.close)
             if journal.is_finished:
-                known = journal.load_finished(model)["per_client"] or []
+                summary = journal.load_finished(model)
+                log.info("nothing to do, the run has finished: %s", _in_words(summary, out))
+                known = summary["per_client"] or []
                 scores = {client: score for client, score in enumerate(known) if score is not None}
                 return flower_result(model, journal.records, scores)
-            session = Session(self.method, self.training, run, model, journal, _judge(evaluate_fn))
-            deployment = Deployment(grid, session, self.policy, train_config or ConfigRecord(), journal)
+            session = Session(
+                self.method,
+                self.training,
+                run,
+                model,
+                journal,
+                _judge(evaluate_fn),
+                lower_is_better=lower_is_better,
+            )
+            journal.attach(session)
+            session.kept = journal.kept_models(keep_models)
+            deployment = Deployment(
+                grid, session, self.policy, train_config or ConfigRecord(), journal, self.task
+            )
+            _announce(session, self.method_name, out)
             scores = deployment.run()
             per_client = [scores.get(client) for client in range(max(scores) + 1)] if scores else None
-            journal.conclude(session, per_client)
+            summary = journal.conclude(session, per_client)
+            log.info("finished: %s", _in_words(summary, out))
             return flower_result(model, journal.records, scores)
+
+
+def _announce(session: Session, method: str, out: str | Path | None) -> None:
+    """Say in the log that a run starts, or after which update it continues."""
+    done, wanted = session.state.updates, session.run.updates
+    where = f"files in {out}" if out is not None else "no files"
+    if done:
+        log.info("resuming %s after update %s of %s, %s", method, done, wanted, where)
+    else:
+        log.info("starting %s: %s updates, %s parameters, %s", method, wanted, session.model.size, where)
+
+
+def _in_words(summary: Summary, out: str | Path | None) -> str:
+    """Return the most important of a summary as one line."""
+    known = [f"{summary['updates']} updates"]
+    if summary.get("best") is not None:
+        known.append(f"best {summary['metric']} {summary['best']:.4f}")
+    known.append(f"{summary['failed']} failed and {summary['rejected']} rejected jobs")
+    return ", ".join(known) + (f", files in {out}" if out is not None else "")
 
 
 def _judge(evaluate: Evaluate | None) -> Judge:

@@ -1,24 +1,28 @@
 """Convert jobs and updates to Flower's records, and back. Arrays are sent as raw numbers, never as pickles.
 
 A job is one array record (the model as one vector, and its statistics) and one line of JSON that says what to
-do with it. An update is one array record and one metric record.
+do with it. An update is one array record, one metric record, and who sent it; a reply with any other record
+is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from asyncmanifold.arithmetic import is_portable
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.tables import build, build_part, to_tree
-from asyncmanifold.errors import InputError
+from asyncmanifold.errors import InputError, one_line
+from asyncmanifold.flower.arrays import array_record, read_arrays
+from asyncmanifold.flower.identity import Identity
+from asyncmanifold.flower.nodes import printable_name
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.outgoing import Outgoing, Parcel
 from asyncmanifold.server.protocol import Job, Rejected
@@ -29,6 +33,8 @@ ARRAYS = "asyncmanifold"
 REQUEST = "asyncmanifold.job"
 """The config record of a training request."""
 METRICS = "metrics"
+SENDER = "asyncmanifold.node"
+"""The config record of a reply that says what the node runs, and what it is called."""
 CONFIG = "config"
 """The config record of the app's own train config, under Flower's usual name."""
 
@@ -42,6 +48,7 @@ class TrainingRequest:
     outgoing: tuple[Outgoing, ...]
     training: LocalTraining
     seed: int
+    server: Identity
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,16 @@ class Report:
     parcel: Parcel
     examples: int
     partition: int | None
+    is_portable: bool
+    """Whether the node computes portably."""
+
+
+@dataclass(frozen=True)
+class Sender:
+    """What a node says about itself."""
+
+    identity: Identity
+    name: str
 
 
 def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
@@ -60,12 +77,15 @@ def model_record(theta: Tensor, statistics: Statistics) -> ArrayRecord:
 
 def job_content(request: TrainingRequest, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
     """Return the content of a message that requests a job."""
+    if callable(request.training.optimizer):
+        raise InputError("a function cannot be sent to nodes: give the optimizer by its name and arguments")
     what = {
         "job": request.job.numbers(),
         "seed": request.seed,
         "embedding": to_tree(request.embedding),
         "outgoing": to_tree(request.outgoing),
         "training": to_tree(request.training),
+        "server": vars(request.server),
     }
     return RecordDict({ARRAYS: model, REQUEST: ConfigRecord({"json": json.dumps(what)}), CONFIG: config})
 
@@ -83,50 +103,63 @@ def read_job(message: Message) -> TrainingRequest:
         outgoing=tuple(build_part("outgoing", part, "job: outgoing") for part in what["outgoing"]),
         training=build(LocalTraining, what["training"], "job: training"),
         seed=what["seed"],
+        server=Identity(**{"version": "", "task": "", "embedding": "", **what.get("server", {})}),
     )
 
 
 def read_model(content: RecordDict) -> tuple[Tensor, Statistics]:
     """Return the model that a message carries."""
-    tensors = _tensors(content.array_records[ARRAYS])
+    tensors = read_arrays(content.array_records[ARRAYS])
     return tensors["theta"], Statistics.from_named("statistics", tensors)
 
 
-def reply_content(parcel: Parcel, examples: int, partition: int | None) -> RecordDict:
+def reply_content(parcel: Parcel, examples: int, partition: int | None, sender: Sender) -> RecordDict:
     """Return the content of a reply that carries an update."""
     metrics: dict[str, Any] = {
         "num-examples": examples,
         "loss": parcel.loss,
         "train-seconds": parcel.seconds,
+        "portable-arithmetic": int(is_portable()),
     }
     if partition is not None:
         metrics["partition-id"] = partition
-    return RecordDict({ARRAYS: array_record(parcel.tensors), METRICS: MetricRecord(metrics)})
+    who = ConfigRecord({**vars(sender.identity), "name": sender.name})
+    return RecordDict({ARRAYS: array_record(parcel.tensors), METRICS: MetricRecord(metrics), SENDER: who})
 
 
-def read_reply(content: RecordDict) -> Report:
-    """Return what a reply carries, or raise ``Rejected``: nothing in it is trusted."""
+def read_sender(content: RecordDict) -> Sender:
+    """Return who sent a reply; earlier versions of asyncmanifold do not say."""
     try:
-        tensors = _tensors(content.array_records[ARRAYS])
-        metrics = content.metric_records[METRICS]
+        said = dict(content.config_records.get(SENDER) or {})
+        known = {name: str(said.get(name, ""))[:500] for name in ("version", "task", "embedding")}
+        return Sender(Identity(**known), printable_name(said.get("name")))
     except Exception as problem:  # untrusted bytes may raise anything
-        reason = " ".join(str(problem).split()) or type(problem).__name__
-        raise Rejected(f"malformed reply: {reason}") from problem
+        raise Rejected(f"malformed reply: {one_line(problem)}") from problem
+
+
+def read_reply(content: RecordDict, names: Collection[str] | None = None) -> Report:
+    """Return what a reply carries, or raise ``Rejected``: nothing in it is trusted.
+
+    ``names`` are the arrays that it must have, no more and no less; without them any.
+    """
+    try:
+        if extra := sorted(set(map(str, content)) - {ARRAYS, METRICS, SENDER}):
+            raise Rejected(f"the reply has further records: {', '.join(extra)[:100]}")
+        record, metrics = content.array_records[ARRAYS], content.metric_records[METRICS]
+        if names is not None and (extra := sorted(set(map(str, record)) - set(names))):
+            raise Rejected(f"the reply has further arrays: {', '.join(extra)[:100]}")
+        tensors = read_arrays(record)
+    except Rejected:
+        raise
+    except Exception as problem:  # untrusted bytes may raise anything
+        raise Rejected(f"malformed reply: {one_line(problem)}") from problem
     examples = _number(metrics, "num-examples")
     if examples < 1 or examples != int(examples):
         raise Rejected(f"num-examples is {examples:g}, must be a whole number above 0")
     parcel = Parcel(tensors, _number(metrics, "loss"), _number(metrics, "train-seconds"))
     partition = metrics.get("partition-id")
-    return Report(parcel, int(examples), partition if isinstance(partition, int) else None)
-
-
-def array_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return named tensors, such as a state dict, as the record that Flower's own strategies use."""
-    return ArrayRecord({name: Array(tensor.contiguous().numpy()) for name, tensor in tensors.items()})
-
-
-def _tensors(record: ArrayRecord) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    portable = metrics.get("portable-arithmetic") == 1
+    return Report(parcel, int(examples), partition if isinstance(partition, int) else None, portable)
 
 
 def _number(metrics: MetricRecord, name: str) -> float:

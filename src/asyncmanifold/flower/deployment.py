@@ -1,40 +1,45 @@
 """The loop of a deployment: which nodes are present, which jobs are in flight, and which replies arrive.
 
-``grid.push_messages`` and ``grid.pull_messages`` do not block, so a server on stock Flower never has to wait
-for a slow node. Replies of one pull are absorbed one at a time, in the order in which their jobs were sent.
+Neither sending nor pulling waits for a node, so a server on stock Flower never has to wait for a slow one.
+Replies that arrive together are absorbed one at a time, in the order in which their jobs were sent.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
 
 from asyncmanifold.errors import RunError
 from asyncmanifold.flower.codec import (
-    ARRAYS,
-    CONFIG,
-    METRICS,
     TrainingRequest,
     job_content,
     model_record,
     read_reply,
+    read_sender,
 )
-from asyncmanifold.flower.nodes import Node, Nodes
+from asyncmanifold.flower.identity import Identity
+from asyncmanifold.flower.loss_watch import LossWatch
+from asyncmanifold.flower.mailbox import Delivery, open_mailbox
+from asyncmanifold.flower.nodes import Node, Nodes, printable_name
 from asyncmanifold.flower.policy import Policy
-from asyncmanifold.server.protocol import Job, Rejected
+from asyncmanifold.flower.scoring import score_on_nodes
+from asyncmanifold.flower.sizes import array_names, most_reply_bytes
+from asyncmanifold.server.protocol import Failure, Job, Rejected
 from asyncmanifold.session.journal import Journal
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
 
 GRACE_SECONDS = 60.0
 """How long after its deadline a job counts as failed even if Flower reports nothing."""
+PUBLISH_SECONDS = 0.1
+"""How long the replies of one pull are absorbed before those absorbed so far are made durable, and their
+nodes get their next jobs: a sync takes as long as many small updates."""
 ERRORS = {
     2: "the client app raised an exception",
     3: "no reply within the deadline",
@@ -57,33 +62,59 @@ class Deployment:
     """Decides which update arrives when, on a grid of nodes; the session does everything else."""
 
     def __init__(
-        self, grid: Grid, session: Session, policy: Policy, train_config: ConfigRecord, journal: Journal
+        self,
+        grid: Grid,
+        session: Session,
+        policy: Policy,
+        train_config: ConfigRecord,
+        journal: Journal,
+        task: str = "",
     ) -> None:
         """Continue from the journal's last checkpoint, if there is one."""
         self._grid, self._session, self._policy, self._journal = grid, session, policy, journal
         self._train_config = train_config
-        self._nodes = Nodes(policy.patience, policy.rest_seconds)
-        self._sent: dict[str, SentJob] = {}  # by message id
+        method = session.method
+        depth = 1 if method.synchronous else policy.queue_depth
+        self._nodes = Nodes(
+            policy.patience, policy.rest_seconds, depth, policy.concurrency, policy.claim_limit
+        )
+        self._capped: set[int] = set()  # clients whose claims were found too high
+        self._mailbox = open_mailbox(grid, policy.reply_bytes or most_reply_bytes(method, session.state))
+        self._identity = Identity.of(session.model.module, method.embedding, task)
+        self._met: dict[int, Identity] = {}  # by client: what its last reply said
+        self._losses = LossWatch()
+        self._sent: dict[str, SentJob] = {}  # by message id, in the order of dispatch
         self._encoded: tuple[int, ArrayRecord] | None = None  # the last version sent, and its arrays
-        self._met = float("-inf")
+        self._refreshed = float("-inf")
         self._seen = 0.0
-        journal.restore(self._unpack)
+        self._published = float("-inf")
+        journal.restore_logged(session, self._unpack, self._note)
 
     def run(self) -> dict[int, float]:
         """Absorb updates until the run is finished; return the best model's score on each node's data."""
         self._seen = self._now
         if self._session.state.updates == 0 and self._session.best is None:
             self._session.evaluate(self._now)
+        self._journal.begin(self._session, self._now)
+        # The log continues from this checkpoint; and a full disk shows here, before any training.
+        self._journal.checkpoint(self._pack())
         while not self._session.is_finished:
             self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
-            replies = self._pull()
-            for sent, reply in replies:
-                self._absorb(sent, reply)
-            if not replies:
+            deliveries = self._pull()
+            for sent, delivery in deliveries:
+                self._absorb(sent, delivery)
+            self._publish()
+            if not deliveries:
                 self._wait()
-        return self._client_scores()
+        if not self._policy.evaluate_clients:
+            return {}
+        for message_id in self._sent:
+            self._mailbox.forget(message_id)
+        return score_on_nodes(
+            self._grid, self._mailbox, self._session, self._nodes, self._train_config, self._policy
+        )
 
     @property
     def _now(self) -> float:
@@ -91,14 +122,15 @@ class Deployment:
 
     def _refresh_nodes(self) -> None:
         """Update the list of nodes, once per polling interval."""
-        if self._now - self._met < self._policy.meet_seconds:
+        if self._now - self._refreshed < self._policy.meet_seconds:
             return
-        self._met = self._now
-        came, went = self._nodes.update_present(self._grid.get_node_ids())
+        self._refreshed = self._now
+        names = {info.node_id: printable_name(info.name) for info in self._grid.get_nodes()}
+        came, went = self._nodes.update_present(names)
         for kind, nodes in (("joined", came), ("left", went)):
             for node in nodes:
-                self._session.write(kind, time=self._now, client=node.client, node=node.id)
-                log.info("node %s (client %s) %s", node.id, node.client, kind)
+                self._session.write(kind, time=self._now, **node.facts)
+                log.info("%s %s, node %s", node.label, kind, node.id)
 
     def _wait(self) -> None:
         """Sleep for one polling interval; give up if no node is present for too long."""
@@ -109,46 +141,62 @@ class Deployment:
         time.sleep(self._policy.poll_seconds)
 
     def _give_up_late_jobs(self) -> None:
-        """Count jobs as failed that are long past their deadline, although Flower has not reported it."""
+        """Count jobs as failed whose whole reply is not here at their deadline.
+
+        A reply that has not even been announced is left to Flower for a while, which may know the reason.
+        """
         if self._policy.deadline is None:
             return
-        latest = self._now - self._policy.deadline - GRACE_SECONDS
-        late = [message_id for message_id, sent in self._sent.items() if sent.dispatched < latest]
-        for message_id in late:
-            sent = self._take_landed(message_id)
-            self._note_refusal(sent, self._session.refuse(sent.job, "failed", ERRORS[3], **self._facts(sent)))
+        late = []
+        for message_id, sent in self._sent.items():
+            overdue = self._now - sent.dispatched - self._policy.deadline
+            if overdue < 0.0:
+                break  # and so are all that were sent later
+            is_uploading = self._mailbox.is_uploading(message_id)
+            if is_uploading or overdue > GRACE_SECONDS:
+                late.append((message_id, is_uploading))
+        for message_id, is_uploading in late:
+            self._mailbox.forget(message_id)
+            sent = self._take_back(message_id)
+            reason = "the upload of the reply did not end within the deadline" if is_uploading else ERRORS[3]
+            self._refuse(sent, Failure(reason))
 
     def _dispatch(self) -> None:
-        """Give a job to every node that can take one; all are sent in one push."""
-        if self._session.is_finished or (self._session.method.synchronous and self._sent):
+        """Give a job to every node that can take one; all are sent in one push.
+
+        Near the end no node is given a second job: at the end it would only delay the node's last answer.
+        """
+        session = self._session
+        if session.is_finished or (session.method.synchronous and self._sent):
             return
         going: list[SentJob] = []
-        while (node := self._next_node()) is not None:
-            going.append(SentJob(self._session.job(node.client), node, self._now))
-            node.in_flight += 1
-        if going:
-            message_ids = self._grid.push_messages([self._message(sent) for sent in going])
-            self._sent.update(zip(message_ids, going, strict=True))
-
-    def _next_node(self) -> Node | None:
-        """Return the node for the next job, chosen among those with the fewest jobs."""
-        depth = 1 if self._session.method.synchronous else self._policy.queue_depth
-        free = self._nodes.free(self._now, depth)
-        busy = sum(node.in_flight > 0 for node in self._nodes.known.values())
-        if self._policy.concurrency is not None and busy >= self._policy.concurrency:
-            free = [node for node in free if node.in_flight > 0]
-        if not free:
-            return None
-        fewest = min(node.in_flight for node in free)
-        waiting = [node for node in free if node.in_flight == fewest]
-        return waiting[self._session.choose([node.client for node in waiting])]
+        while True:
+            ahead = len(self._sent) + len(going) < session.remaining
+            node = self._nodes.next(self._now, session.choose, ahead=ahead)
+            if node is None:
+                break
+            going.append(SentJob(session.job(node.client), node, self._now))
+        if not going:
+            return
+        message_ids = list(self._grid.push_messages([self._message(sent) for sent in going]))
+        if len(message_ids) != len(going):
+            raise RunError(f"the SuperLink took {len(message_ids)} of {len(going)} messages: see its log")
+        for message_id, sent in zip(message_ids, going, strict=True):
+            if message_id:
+                self._sent[message_id] = sent
+                self._mailbox.expect(message_id, sent.node.id)
+            else:
+                self._nodes.take_back(sent.node)
+                self._refuse(sent, Failure("the SuperLink did not take the message"))
 
     def _message(self, sent: SentJob) -> Message:
         job, session = sent.job, self._session
         if self._encoded is None or self._encoded[0] != job.version:
+            self._encoded = None  # its memory can be used again
             self._encoded = job.version, model_record(job.theta, job.statistics)
+        method = session.method
         request = TrainingRequest(
-            job, session.method.embedding, session.method.outgoing, session.training, session.run.seed
+            job, method.embedding, method.outgoing, session.training, session.run.seed, self._identity
         )
         return Message(
             content=job_content(request, self._encoded[1], self._train_config),
@@ -158,85 +206,131 @@ class Deployment:
             ttl=self._policy.deadline,
         )
 
-    def _pull(self) -> list[tuple[SentJob, Message]]:
-        """Return the replies that have arrived, in the order in which their jobs were sent."""
-        if not self._sent:
-            return []
-        replies = self._grid.pull_messages(list(self._sent))
-        landed = [(self._take_landed(reply.metadata.reply_to_message_id), reply) for reply in replies]
+    def _pull(self) -> list[tuple[SentJob, Delivery]]:
+        """Return what has arrived, in the order in which the jobs were sent."""
+        landed = [(self._take_back(delivery.message_id), delivery) for delivery in self._mailbox.pull()]
         return sorted(landed, key=lambda pair: pair[0].job.number)
 
-    def _take_landed(self, message_id: str) -> SentJob:
+    def _take_back(self, message_id: str) -> SentJob:
         sent = self._sent.pop(message_id)
-        sent.node.in_flight -= 1
+        self._nodes.take_back(sent.node)
         return sent
 
-    def _absorb(self, sent: SentJob, reply: Message) -> None:
-        """Absorb a reply, give its node the next job, then evaluate and write a checkpoint."""
-        session, job, node, where = self._session, sent.job, sent.node, self._facts(sent)
+    def _absorb(self, sent: SentJob, delivery: Delivery) -> None:
+        """Absorb a reply, and evaluate if it is time, while the nodes have their next jobs."""
+        session, node = self._session, sent.node
         if session.is_finished:
             return
         try:
-            if reply.has_error():
-                record = session.refuse(job, "failed", _describe_error(reply.error), **where)
-            else:
-                report = read_reply(reply.content)
-                weight = self._nodes.weight(node, report.examples)
-                record = session.accept(job, report.parcel, weight, **where, partition=report.partition)
+            reply = self._read(delivery)
+            if isinstance(reply, Failure):
+                self._refuse(sent, reply)
+                return
+            self._meet(node, reply)
+            names = None if session.method.outgoing else array_names()
+            report = read_reply(reply.content, names)
+            if session.run.arithmetic == "portable" and not report.is_portable:
+                raise Rejected("the node does not compute portably: start it as docs/portability.md says")
+            weight = self._share(node, report.examples)
         except Rejected as problem:
-            record = session.refuse(job, "rejected", str(problem), **where)
+            self._refuse(sent, problem)
+            return
+        facts = {**self._facts(sent), "examples": report.examples, "partition": report.partition}
+        record = session.accept(sent.job, report.parcel, weight, **facts)
         if record["kind"] != "update":
             self._note_refusal(sent, record)
             return
-        node.examples, node.partition = report.examples, report.partition
-        self._nodes.record_success(node)
+        self._nodes.record_success(node, report.examples, report.partition)
         log.info(
-            "update %s/%s: client %s, staleness %s, loss %.4f",
-            *(record["update"], session.run.updates, node.client, record["staleness"], record["loss"]),
+            "update %s/%s: %s, staleness %s, loss %.4f",
+            *(record["update"], session.run.updates, node.label, record["staleness"], record["loss"]),
         )
-        self._dispatch()
+        if warning := self._losses.notice(record["loss"], len(self._nodes.present)):
+            log.warning("%s", warning)
+        if session.is_evaluation_due or self._now - self._published > PUBLISH_SECONDS:
+            self._publish()
         session.evaluate_if_due(self._now)
-        self._journal.checkpoint(self._pack())
+        if session.must_checkpoint:
+            self._journal.checkpoint(self._pack())
+            session.must_checkpoint = False
+
+    def _share(self, node: Node, examples: int) -> float:
+        """Return a node's share of all examples; say it once if the node claims too many to count in full."""
+        share, counts_in_full = self._nodes.weight(node, examples)
+        if not counts_in_full and node.client not in self._capped:
+            self._capped.add(node.client)
+            limit = f"{self._policy.claim_limit:g} times the median claim"
+            self._session.write("capped", time=self._now, **node.facts, examples=examples, limit=limit)
+            log.warning("%s claims %s examples, which count as %s", node.label, examples, limit)
+        return share
+
+    def _publish(self) -> None:
+        """Make all updates absorbed since the last call durable in one sync, then send new jobs."""
+        self._journal.commit()
+        self._dispatch()
+        if self._journal.is_log_long:
+            self._journal.checkpoint(self._pack())
+        self._published = self._now
+
+    def _read(self, delivery: Delivery) -> Message | Failure:
+        """Return the reply of a delivery, or why there is none; raise ``Rejected``."""
+        outcome = delivery.outcome
+        if isinstance(outcome, Rejected):
+            raise outcome
+        if isinstance(outcome, Message) and outcome.has_error():
+            return Failure(_describe_error(outcome.error))
+        return outcome
+
+    def _meet(self, node: Node, reply: Message) -> None:
+        """Compare what a node runs with what the server runs; record it when it is new."""
+        sender = read_sender(reply.content)
+        if self._met.get(node.client) != sender.identity:
+            self._met[node.client] = sender.identity
+            node.name = node.name or sender.name
+            self._session.write("met", time=self._now, **node.facts, **vars(sender.identity))
+        if difference := self._identity.difference(sender.identity, "the server", "the node"):
+            raise Rejected(difference)
+
+    def _refuse(self, sent: SentJob, outcome: Failure | Rejected) -> None:
+        """Record a job without an update."""
+        if isinstance(outcome, Failure):
+            kind, reason = "failed", outcome.reason
+        else:
+            kind, reason = "rejected", str(outcome)
+        self._note_refusal(sent, self._session.refuse(sent.job, kind, reason, **self._facts(sent)))
 
     def _note_refusal(self, sent: SentJob, record: Record) -> None:
         """Count a refused job as its node's failure; after too many the node rests."""
         node, kind = sent.node, record["kind"]
-        log.warning("client %s %s: %s", node.client, kind, record["reason"])
+        log.warning("%s %s: %s", node.label, kind, record["reason"])
         if seconds := self._nodes.record_failure(node, self._now):
-            self._session.write("resting", time=self._now, client=node.client, seconds=seconds)
-            log.warning("client %s rests for %g s", node.client, seconds)
+            self._session.write("resting", time=self._now, **node.facts, seconds=seconds)
+            log.warning("%s rests for %g s", node.label, seconds)
 
     def _facts(self, sent: SentJob) -> dict[str, Any]:
-        return {"time": self._now, "node": sent.node.id, "dispatched": sent.dispatched}
-
-    def _client_scores(self) -> dict[int, float]:
-        """Ask every node to evaluate the best model on its data; return the scores that arrive."""
-        if not self._policy.evaluate_clients:
-            return {}
-        best = self._session.best
-        theta, statistics = self._session.state.returned() if best is None else (best.theta, best.statistics)
-        content = RecordDict({ARRAYS: model_record(theta, statistics), CONFIG: self._train_config})
-        asked = [
-            Message(content=content, message_type=MessageType.EVALUATE, dst_node_id=node.id)
-            for node in self._nodes.present.values()
-        ]
-        log.info("asking %s nodes how the model does on their data, after their last jobs", len(asked))
-        replies = self._grid.send_and_receive(
-            asked, timeout=self._policy.deadline or self._policy.wait_seconds
-        )
-        return dict(_scores(replies, self._nodes, next(iter(self._session.metrics), None)))
+        facts = {name: value for name, value in sent.node.facts.items() if name != "client"}
+        return {"time": self._now, **facts, "dispatched": sent.dispatched}
 
     def _pack(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on, except jobs in flight: those are resent."""
         known = self._nodes.known.values()
         return {
             **self._session.pack(),
-            "nodes": [[node.id, node.client, node.examples, node.partition] for node in known],
+            "nodes": [[node.id, node.client, node.examples, node.partition, node.name] for node in known],
         }
 
     def _unpack(self, packed: Mapping[str, Any]) -> None:
         self._session.unpack(packed)
-        self._nodes.known = {entry[0]: Node(*entry) for entry in packed["nodes"]}
+        self._nodes.restore(Node(*entry) for entry in packed["nodes"])
+
+    def _note(self, record: Record) -> None:
+        """Follow a record since the checkpoint: who joined, and what nodes said about their data."""
+        if record["kind"] in ("joined", "update"):
+            if (node := self._nodes.known.get(record["node"])) is None:
+                node = Node(record["node"], record["client"], name=record.get("name", ""))
+                self._nodes.restore([node])
+            node.examples = record.get("examples", node.examples)
+            node.partition = record.get("partition", node.partition)
 
 
 def _describe_error(error: Error) -> str:
@@ -244,13 +338,3 @@ def _describe_error(error: Error) -> str:
     lines = [line.strip() for line in (error.reason or "").splitlines() if line.strip()]
     known = ERRORS.get(error.code, f"error {error.code}")
     return f"{known}: {lines[-1][:200]}" if lines else known
-
-
-def _scores(replies: Iterable[Message], nodes: Nodes, metric: str | None) -> Iterable[tuple[int, float]]:
-    for reply in replies:
-        if reply.has_error() or METRICS not in reply.content.metric_records:
-            continue
-        scores = reply.content.metric_records[METRICS]
-        value = scores.get(metric) if metric is not None else next(iter(scores.values()), None)
-        if isinstance(value, (int, float)) and isfinite(value):
-            yield nodes.known[reply.metadata.src_node_id].client, float(value)

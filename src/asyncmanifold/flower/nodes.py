@@ -1,12 +1,21 @@
-"""The nodes of a deployment: which are present, which are busy, and which rest after too many failures."""
+"""The nodes of a deployment: which are present, which are busy, and which rest after too many failures.
+
+Nothing here takes longer with more nodes, except comparing the list of those that are present.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from asyncmanifold.session.claims import Claims
+from asyncmanifold.session.idle import IdleClients
 
-@dataclass
+LONGEST_NAME = 64
+
+
+@dataclass(eq=False)
 class Node:
     """A node as the server knows it."""
 
@@ -16,58 +25,114 @@ class Node:
     """The node's number in this run, in order of first appearance."""
     examples: int | None = None
     partition: int | None = None
+    name: str = ""
+    """As registered with Flower; otherwise as the node calls itself."""
     in_flight: int = 0
     failures: int = 0
     """Consecutive failures."""
     rests: int = 0
     """Consecutive rests."""
     rests_until: float = 0.0
+    """0 unless it rests."""
+
+    @property
+    def label(self) -> str:
+        """The node in a line of the log."""
+        return f"client {self.client} ({self.name})" if self.name else f"client {self.client}"
+
+    @property
+    def facts(self) -> dict[str, int | str]:
+        """The node in a record of the trace."""
+        known: dict[str, int | str] = {"client": self.client, "node": self.id}
+        return {**known, "name": self.name} if self.name else known
 
 
 class Nodes:
     """All nodes that a run has seen.
 
     A node that fails ``patience`` times in a row rests for ``rest_seconds``, twice as long each further time
-    up to ``MOST_DOUBLINGS``, and is tried once more. An accepted update resets both counts.
+    up to ``MOST_DOUBLINGS``, and is tried once more. An accepted update resets both counts. A node has at
+    most ``depth`` jobs, and at most ``concurrency`` nodes have one at the same time.
     """
 
     MOST_DOUBLINGS = 6
 
-    def __init__(self, patience: int, rest_seconds: float) -> None:
-        self._patience = patience
-        self._rest_seconds = rest_seconds
+    def __init__(
+        self,
+        patience: int,
+        rest_seconds: float,
+        depth: int = 1,
+        concurrency: int | None = None,
+        claim_limit: float = 5.0,
+    ) -> None:
+        self._patience, self._rest_seconds = patience, rest_seconds
+        self._concurrency = concurrency
         self.known: dict[int, Node] = {}
         self.present: dict[int, Node] = {}
+        self._by_client: list[Node] = []
+        self._waiting = [IdleClients(()) for _ in range(depth)]  # by their number of jobs
+        self._resting: list[tuple[float, int]] = []  # heap of (until when, client)
+        self._busy = 0
+        self._claims = Claims(claim_limit)
 
-    def update_present(self, ids: Iterable[int]) -> tuple[list[Node], list[Node]]:
-        """Record which nodes are present now; return those that joined and those that left."""
-        there = sorted(ids)
-        for node_id in there:
-            self.known.setdefault(node_id, Node(node_id, client=len(self.known)))
-        came = [self.known[node_id] for node_id in there if node_id not in self.present]
+    def restore(self, known: Iterable[Node]) -> None:
+        """Take over the nodes that an interrupted run knew; none is present yet."""
+        for node in known:
+            while len(self._by_client) < node.client:  # of these only the numbers are left
+                self._by_client.append(Node(-1, client=len(self._by_client)))
+            self.known[node.id] = node
+            self._by_client.append(node)
+
+    def update_present(self, names: Mapping[int, str]) -> tuple[list[Node], list[Node]]:
+        """Record which nodes are present, and their names; return those that joined and those that left."""
+        went = [node for node_id, node in self.present.items() if node_id not in names]
+        came = [self._meet(node_id) for node_id in sorted(names.keys() - self.present.keys())]
+        for node in went:
+            self._claims.leave(node.client)
+            self._stop_waiting(node)
+            del self.present[node.id]
         for node in came:  # failures from before it left do not count
             node.failures, node.rests, node.rests_until = 0, 0, 0.0
-        went = [node for node_id, node in self.present.items() if node_id not in set(there)]
-        self.present = {node_id: self.known[node_id] for node_id in there}
+            node.name = names[node.id] or node.name
+            self.present[node.id] = node
+            self._claims.join(node.client, node.examples)
+            self._start_waiting(node)
         return came, went
 
-    def free(self, now: float, depth: int) -> list[Node]:
-        """Return the nodes that can take a job."""
-        return [n for n in self.present.values() if n.in_flight < depth and n.rests_until <= now]
+    def next(self, now: float, choose: Callable[[Sequence[int]], int], *, ahead: bool = True) -> Node | None:
+        """Return the node for the next job, chosen among those with the fewest jobs, and count the job.
 
-    def weight(self, node: Node, examples: int) -> float:
-        """Return a node's share of the examples of all nodes that are present.
-
-        A node whose number of examples is still unknown counts with the mean of the others: otherwise the
-        first reply would have all the weight.
+        Without ``ahead`` no node is given a job that it could not begin at once.
         """
-        others = [other for other in self.present.values() if other.id != node.id]
-        known = [examples, *(other.examples for other in others if other.examples is not None)]
-        return examples / (sum(known) / len(known) * (1 + len(others)))
+        while self._resting and self._resting[0][0] <= now:
+            node = self._by_client[heapq.heappop(self._resting)[1]]
+            if node.rests_until <= now:
+                self._start_waiting(node)
+        for jobs, waiting in enumerate(self._waiting if ahead else self._waiting[:1]):
+            is_full = self._concurrency is not None and self._busy >= self._concurrency
+            if len(waiting) and not (jobs == 0 and is_full):
+                node = self._by_client[waiting[choose(waiting)]]
+                self._change_jobs(node, 1)
+                return node
+        return None
 
-    def record_success(self, node: Node) -> None:
-        """Count an accepted update."""
+    def take_back(self, node: Node) -> None:
+        """Count one of a node's jobs as back."""
+        self._change_jobs(node, -1)
+
+    def weight(self, node: Node, examples: int) -> tuple[float, bool]:
+        """Return a node's share of the examples of all nodes that are present, and whether all of its count.
+
+        Raises ``Rejected`` if its claim is no number of examples.
+        """
+        return self._claims.share(node.client, examples)
+
+    def record_success(self, node: Node, examples: int, partition: int | None) -> None:
+        """Count an accepted update, and keep what the node says about its data."""
         node.failures = node.rests = 0
+        node.examples, node.partition = examples, partition
+        if node.id in self.present:
+            self._claims.join(node.client, examples)
 
     def record_failure(self, node: Node, now: float) -> float:
         """Count a failure or a rejection; return for how many seconds the node now rests."""
@@ -76,5 +141,39 @@ class Nodes:
             return 0.0
         seconds = self._rest_seconds * 2.0 ** min(node.rests, self.MOST_DOUBLINGS)
         node.failures, node.rests = self._patience - 1, node.rests + 1
+        self._stop_waiting(node)
         node.rests_until = now + seconds
+        heapq.heappush(self._resting, (node.rests_until, node.client))
         return seconds
+
+    def _meet(self, node_id: int) -> Node:
+        if node_id not in self.known:
+            self.known[node_id] = Node(node_id, client=len(self._by_client))
+            self._by_client.append(self.known[node_id])
+        return self.known[node_id]
+
+    def _change_jobs(self, node: Node, change: int) -> None:
+        """Change a node's number of jobs, and with it where it waits."""
+        self._stop_waiting(node)
+        was_busy = node.in_flight > 0
+        node.in_flight += change
+        self._busy += (node.in_flight > 0) - was_busy
+        if node.rests_until == 0.0:
+            self._start_waiting(node)
+
+    def _is_waiting(self, node: Node) -> bool:
+        return node.in_flight < len(self._waiting) and node.client in self._waiting[node.in_flight]
+
+    def _start_waiting(self, node: Node) -> None:
+        node.rests_until = 0.0
+        if node.id in self.present and node.in_flight < len(self._waiting) and not self._is_waiting(node):
+            self._waiting[node.in_flight].add(node.client)
+
+    def _stop_waiting(self, node: Node) -> None:
+        if self._is_waiting(node):
+            self._waiting[node.in_flight].remove(node.client)
+
+
+def printable_name(name: object) -> str:
+    """Return a name that can stand in a line of the log, empty if it is none."""
+    return "".join(c for c in name if c.isprintable()).strip()[:LONGEST_NAME] if isinstance(name, str) else ""

@@ -22,6 +22,9 @@ class Policy:
         poll_seconds: the polling interval for replies.
         meet_seconds: the polling interval for the list of nodes.
         evaluate_clients: at the end, ask every node to evaluate the best model on its data.
+        evaluate_seconds: how long to wait for that; a node that is still training answers late.
+        reply_bytes: the most bytes of a reply; by default derived from the model.
+        claim_limit: a node's examples count up to this multiple of the median number that nodes claim.
 
     >>> from asyncmanifold.flower import Policy
     >>> Policy(queue_depth=2, deadline=600.0).patience
@@ -37,8 +40,17 @@ class Policy:
     poll_seconds: float = 0.2
     meet_seconds: float = 3.0
     evaluate_clients: bool = True
+    evaluate_seconds: float = 30.0
+    reply_bytes: int | None = None
+    claim_limit: float = 5.0
 
     def __post_init__(self) -> None:
         check(self, queue_depth="between 1 and 2", concurrency="at least 1", patience="at least 1")
+        check(
+            self,
+            claim_limit="at least 1 and finite",
+            reply_bytes="at least 1",
+            evaluate_seconds="above 0 and finite",
+        )
         seconds = ("deadline", "rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds")
         check(self, **dict.fromkeys(seconds, "above 0 and finite"))

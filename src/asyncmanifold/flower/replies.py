@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import nn
 
 from asyncmanifold.client.training import Loss, Trainer
-from asyncmanifold.flower.codec import METRICS, read_job, read_model, reply_content
-from asyncmanifold.metrics import Accuracy, Metric
+from asyncmanifold.devices import find_device, repeatable
+from asyncmanifold.errors import InputError
+from asyncmanifold.flower.codec import METRICS, Sender, read_job, read_model, reply_content
+from asyncmanifold.flower.identity import Identity
+from asyncmanifold.flower.nodes import printable_name
 from asyncmanifold.server.outgoing import pack_update
-from asyncmanifold.tasks.data import as_data
+from asyncmanifold.tasks.own_data import as_data
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel
 
 
 def train_reply(
-    message: Message, context: Context, model: nn.Module, loss: Loss, data: Any, *, threads: int = 1
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    *,
+    threads: int = 1,
+    task: str = "",
+    device: str | None = None,
 ) -> Message:
     """Train ``model`` on ``data`` as a server's message says, and return the reply.
+
+    A server with another version of asyncmanifold, another model or another task is refused.
 
     Arguments:
         message: the server's message.
         context: the node's context.
         model: modified in place; its weights are replaced by the message's.
         loss: takes outputs and targets, returns a scalar tensor.
-        data: (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+        data: examples in any form that ``Task`` takes.
         threads: torch threads; with one, a job is repeatable to the last bit.
+        task: the app's own name for its task, which the server must have too.
+        device: where the node trains, such as ``"cuda:1"`` or ``"auto"``; by default what the node was
+            started with (``--node-config 'device="cuda:1"'``), else the CPU.
 
     >>> from flwr.clientapp import ClientApp
     >>> from torch import nn
@@ -41,11 +58,16 @@ def train_reply(
     ...     return train_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
     request, examples = read_job(message), as_data(data)
-    with torch_threads(threads):
-        trainer = Trainer(model, loss, request.embedding, request.training, request.seed)
+    identity = Identity.of(model, request.embedding, task)
+    if difference := identity.difference(request.server, "this node", "the server"):
+        raise InputError(difference)
+    place = device_of(context, device)
+    with torch_threads(threads), repeatable(place):
+        trainer = Trainer(model, loss, request.embedding, request.training, request.seed, place)
         update = trainer.train(request.job, examples)
     parcel = pack_update(update, request.job, request.outgoing, request.seed)
-    return Message(reply_content(parcel, len(examples), partition_of(context)), reply_to=message)
+    sender = Sender(identity, printable_name(context.node_config.get("name")))
+    return Message(reply_content(parcel, len(examples), partition_of(context), sender), reply_to=message)
 
 
 def evaluate_reply(
@@ -55,15 +77,16 @@ def evaluate_reply(
     loss: Loss,
     data: Any,
     *,
-    metrics: Mapping[str, Callable[[], Metric]] | None = None,
+    metrics: Mapping[str, Any] | None = None,
     threads: int = 1,
+    device: str | None = None,
 ) -> Message:
     """Evaluate the server's model on ``data``, and return the reply.
 
     Arguments are those of ``train_reply``, and:
 
     Arguments:
-        metrics: how outputs are scored; accuracy by default.
+        metrics: how outputs are scored, as in ``Task``.
 
     >>> from flwr.clientapp import ClientApp
     >>> from torch import nn
@@ -74,13 +97,19 @@ def evaluate_reply(
     ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
     ...     return evaluate_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
-    task = Task(model, loss, clients=[data], test=data, metrics=metrics or {"accuracy": Accuracy})
-    flat = FlatModel(model)
+    task = Task(model, loss, clients=[data], test=data, metrics=metrics)
+    place = device_of(context, device)
+    flat = FlatModel(model, place)
     flat.load(*read_model(message.content))
-    with torch_threads(threads):
+    with torch_threads(threads), repeatable(place):
         scores = task.evaluate(flat, task.test)
     record: dict[str, Any] = {**scores, "num-examples": len(task.test)}
     return Message(RecordDict({METRICS: MetricRecord(record)}), reply_to=message)
+
+
+def device_of(context: Context, device: str | None) -> torch.device:
+    """Return the device of a node: as given, or as the node was started with, else the CPU."""
+    return find_device(device or str(context.node_config.get("device", "cpu")))
 
 
 def partition_of(context: Context) -> int | None:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from asyncmanifold.flower.codec import array_record
+from asyncmanifold.flower.arrays import array_record
+from asyncmanifold.session.best_model import PLACES
 from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel
 
-PLACES = ("kind", "update", "version", "time", "wall_seconds")
-"""The fields of an evaluation's record that are not scores."""
 TRAIN_METRICS = ("loss", "train_seconds", "staleness", "client")
 
 

@@ -1,8 +1,9 @@
-"""What a client learns and sends: a point, or a curve that leads to it.
+"""What a client learns and sends: a point, a curve that leads to it, or a surface that contains it.
 
-An embedding maps [0, 1] into parameter space. It is given by n free control points, sent as *offsets*
-from the model that the client started from; the last one is the local model. It also defines its training:
-where interior control points start, which ones a step moves, and whether the model leaves the curve.
+An embedding maps a domain into parameter space: [0, 1] for curves, more dimensions for surfaces
+(``geometry/surfaces.py``). It is given by n free control points, sent as *offsets* from the model that the
+client started from; the last one is the local model. It also defines its training: where interior control
+points start, which ones a step moves, and whether the model leaves the curve.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from asyncmanifold.checks import check
 from asyncmanifold.geometry.bezier import Floats, bernstein, chord_parameter, de_casteljau
 from asyncmanifold.geometry.crossing import first_crossing
+from asyncmanifold.geometry.paths import CurvePath, MeasuredPath, Path, Spot
 from asyncmanifold.geometry.spaces import Space
 
 Geodesic = Callable[[Tensor, Tensor, float], Tensor]
@@ -43,7 +45,7 @@ class Surroundings(Protocol):
         ...
 
     def shift(self, direction: Tensor, length: float) -> None:
-        """Move the model by ``length`` along the part of ``direction`` that is orthogonal to the curve."""
+        """Move the model by ``length`` along the part of ``direction`` orthogonal to the curve or surface."""
         ...
 
 
@@ -77,10 +79,20 @@ class Embedding:
         """Whether there is a curve to learn after the end point."""
         return True
 
-    def weights(self, t: float) -> list[float]:
+    @property
+    def end(self) -> Spot:
+        """The position of the local model, the paper's ω."""
+        return 1.0
+
+    @property
+    def follows_shape(self) -> bool:
+        """Whether the positions of batches depend on the control points that have been learned so far."""
+        return False
+
+    def weights(self, t: Spot) -> list[float]:
         """Return the weight of each free control point at ``t``; the base model has the rest.
 
-        The last control point has weight 1 at t = 1, and all others 0.
+        The last control point has weight 1 at ``end``, and all others 0.
         """
         raise TypeError(f"{type(self).__name__} must say what its control points weigh")
 
@@ -89,6 +101,17 @@ class Embedding:
         low, high = max(0.0, t - DIFFERENCE), min(1.0, t + DIFFERENCE)
         pairs = zip(self.weights(low), self.weights(high), strict=True)
         return [(after - before) / (high - low) for before, after in pairs]
+
+    def tangents(self, t: Spot) -> list[list[float]]:
+        """Return the derivatives of ``weights`` along each axis of the domain."""
+        return [self.slopes(t)]
+
+    def path(self, gram: Floats, *, exactly: bool = True) -> Path:
+        """Return the way to the local model, given the inner products of the offsets.
+
+        Training needs it often and not ``exactly``.
+        """
+        return CurvePath(self.draw)
 
     def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
         """Return the point at ``t`` on a curved space; ``controls`` has the base model first."""
@@ -105,6 +128,11 @@ class Embedding:
             return sqrt(max(0.0, float(weights @ gram @ weights)))
 
         return first_crossing(chord, sqrt(max(0.0, float(gram[-1, -1]))), fraction)
+
+    def stop(self, gram: Floats, fraction: float) -> tuple[float, Spot]:
+        """Return where a step of ``fraction`` ends on the way to the local model: t, and its position."""
+        t = self.parameter(gram, fraction)
+        return t, t
 
     def place(self, space: Space, controls: Sequence[Tensor], fraction: float) -> float:
         """Return the smallest t whose geodesic distance from the start is ``fraction`` of the end's."""
@@ -177,6 +205,8 @@ class Bezier(Embedding):
         freeze_end: keep the end point as the point phase left it.
         step: where a step of fraction s ends: where the ``"chord"`` has s times the whole chord's length, or
             at the curve ``"parameter"`` t = s.
+        measure: how batches of the curve phase are distributed: uniformly in the curve's ``"parameter"``, as
+            in the paper, or by arc ``"length"``, the paper's corrected measure.
 
     >>> from asyncmanifold import Bezier
     >>> Bezier(2).weights(0.5)
@@ -188,9 +218,15 @@ class Bezier(Embedding):
     interior_start: Literal["base", "chord"] = "base"
     freeze_end: bool = False
     step: Literal["chord", "parameter"] = "chord"
+    measure: Literal["parameter", "length"] = "parameter"
 
     def __post_init__(self) -> None:
         check(self, degree="at least 1", interior_start="'base' or 'chord'", step="'chord' or 'parameter'")
+        check(self, measure="'parameter' or 'length'")
+
+    @property
+    def follows_shape(self) -> bool:
+        return self.measure == "length"
 
     @property
     def points(self) -> int:
@@ -202,6 +238,9 @@ class Bezier(Embedding):
     def slopes(self, t: float) -> list[float]:
         lower = [0.0, *bernstein(self.degree - 1, t), 0.0]
         return [self.degree * (lower[k] - lower[k + 1]) for k in range(1, self.degree + 1)]
+
+    def path(self, gram: Floats, *, exactly: bool = True) -> Path:
+        return MeasuredPath(self.weights, gram) if self.follows_shape else super().path(gram)
 
     def at(self, controls: Sequence[Tensor], t: float, geodesic: Geodesic) -> Tensor:
         return de_casteljau(controls, t, geodesic)
@@ -247,14 +286,17 @@ class Tunnel(Bezier):
         check(self, radius="at least 0 and finite")
 
     def leave(self, surroundings: Surroundings) -> None:
-        if not self.radius:
-            return
-        if self.sharpness_aware:
-            surroundings.shift(surroundings.gradient(), self.radius)
-            return
-        random, size = surroundings.random, surroundings.size
-        direction = torch.from_numpy(random.standard_normal(size, dtype=np.float32))
-        surroundings.shift(direction, self.radius * float(random.random()) ** (1.0 / size))
+        leave_across(surroundings, self.radius, self.sharpness_aware)
 
 
-EMBEDDINGS: dict[str, type[Embedding]] = {"point": Point, "bezier": Bezier, "tunnel": Tunnel}
+def leave_across(surroundings: Surroundings, radius: float, sharpness_aware: bool) -> None:
+    """Move the model at most ``radius`` off its curve or surface, at random or to where the loss rises
+    fastest."""
+    if not radius:
+        return
+    if sharpness_aware:
+        surroundings.shift(surroundings.gradient(), radius)
+        return
+    random, size = surroundings.random, surroundings.size
+    direction = torch.from_numpy(random.standard_normal(size, dtype=np.float32))
+    surroundings.shift(direction, radius * float(random.random()) ** (1.0 / size))

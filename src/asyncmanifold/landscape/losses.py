@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from asyncmanifold.configuration.config import Config
 from asyncmanifold.errors import InputError
+from asyncmanifold.geometry.surfaces import Surface
 from asyncmanifold.landscape.numbers import Landscape, Mark, Scene, Stop
 from asyncmanifold.landscape.plane import (
     LearnedCurve,
@@ -21,6 +23,7 @@ from asyncmanifold.landscape.plane import (
     square_around,
 )
 from asyncmanifold.landscape.repeated_update import RepeatedUpdate
+from asyncmanifold.landscape.surface_scene import DomainMap, count_losses, measure_surface
 from asyncmanifold.progress import display
 from asyncmanifold.server.step import corrected_offsets
 from asyncmanifold.tasks.task import Task
@@ -56,11 +59,18 @@ def measure_landscape(
     if at_server is not None:
         plans.append((at_server, "test", test))
     ways = 2 if config.method.embedding.points > 1 else 1
+    drawn = DomainMap.of(config.method.embedding)
     total = sum(grid**2 + ways * (STEPS + 1) + ways + len(view.models) for view, _, _ in plans)
+    total += count_losses(drawn, grid) if drawn is not None else 0
     with display("landscape", total, quiet=quiet, unit="losses") as shown:
         done = count(1)
         probe = LossProbe(task, seed, lambda: shown.show(next(done)))
         scenes = [_measure_scene(view, data, sample, probe, grid) for view, data, sample in plans]
+        if drawn is not None:
+            loss = partial(probe.loss, statistics=at_client.statistics, sample=train)
+            scenes.append(
+                measure_surface(drawn, at_client.learned, loss, t=record["t"], data="train", grid=grid)
+            )
     return Landscape(
         scenario=config.scenario,
         method=config.method_name,
@@ -72,6 +82,7 @@ def measure_landscape(
         t=record["t"],
         fraction=record["fraction"],
         degree=config.method.embedding.points,
+        is_surface=isinstance(config.method.embedding, Surface),
         is_buffered=config.method.buffer is not None,
         has_statistics=probe.has_statistics,
         train_examples=(sample_size(train), len(task.clients[client])),
@@ -125,9 +136,13 @@ def _view(
     other: tuple[str, Tensor],
     statistics: Statistics,
 ) -> View | None:
-    """Return the plane of a learned curve; if the curve is straight, the plane goes through ``other``."""
+    """Return the plane of a learned curve, or of a geodesic's ends and middle.
+
+    If it is straight, the plane goes through ``other``.
+    """
     origin, offsets, record = learned.origin, learned.offsets, repeated.record
-    plane = Plane.through(origin, offsets[-1], [offsets[0], other[1] - origin])
+    inner = learned.curve(0.5) - origin if isinstance(learned.embedding, Surface) else offsets[0]
+    plane = Plane.through(origin, offsets[-1], [inner, other[1] - origin])
     if plane is None:
         return None
     if repeated.before.version != repeated.job.version and plane.place(other[1])[2] < IN_PLANE:

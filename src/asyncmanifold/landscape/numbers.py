@@ -35,7 +35,9 @@ class Scene:
     """
 
     view: str
-    """``client``: the curve as learned, from Θ^t; ``server``: as corrected, from Θ^τ."""
+    """``client``: the curve as learned, from Θ^t; ``server``: as corrected, from Θ^τ; ``surface``: not a
+    plane, but the learned surface on its domain, where the chord is the straight way from its start to its
+    end."""
     data: str
     """``train``: the client's training data; ``test``: the global test data."""
     unit: float
@@ -71,6 +73,8 @@ class Landscape:
     t: float
     fraction: float
     degree: int
+    is_surface: bool
+    """Whether the update is a surface, whose geodesic is drawn as the curve."""
     is_buffered: bool
     """Whether the server holds steps back and applies several at once."""
     has_statistics: bool

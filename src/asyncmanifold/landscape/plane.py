@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.geometry.embeddings import Embedding
+from asyncmanifold.geometry.paths import Path, Spot
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.data import Data
 from asyncmanifold.tasks.partitions import draw_subset
@@ -61,16 +63,26 @@ class Plane:
 
 @dataclass(frozen=True)
 class LearnedCurve:
-    """A learned curve from a model, and the chord beside it."""
+    """A learned curve from a model, or the geodesic on a learned surface, and the chord beside it."""
 
     origin: Tensor
     offsets: Tensor
     embedding: Embedding
 
+    @cached_property
+    def path(self) -> Path:
+        """The way to the local model: a curve's own, or a surface's geodesic."""
+        rows = self.offsets.double()
+        return self.embedding.path((rows @ rows.T).numpy())
+
     def curve(self, t: float) -> Tensor:
         """Return γ(t)."""
+        return self.at(self.path.at(t))
+
+    def at(self, spot: Spot) -> Tensor:
+        """Return the model at a position of the embedding's domain."""
         theta = self.origin.clone()
-        for weight, offset in zip(self.embedding.weights(t), self.offsets, strict=True):
+        for weight, offset in zip(self.embedding.weights(spot), self.offsets, strict=True):
             theta.add_(offset, alpha=weight)
         return theta
 
@@ -115,7 +127,7 @@ class LossProbe:
         total = 0.0
         with torch.no_grad():
             for inputs, targets, count in sample:
-                total += self._task.loss(self._model.module(inputs), targets).item() * count
+                total += self._task.loss(self._model.outputs(inputs), targets).item() * count
         self._on_loss()
         mean = total / sample_size(sample)
         return mean if isfinite(mean) else None

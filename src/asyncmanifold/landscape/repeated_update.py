@@ -13,16 +13,17 @@ from math import isclose
 from pathlib import Path
 
 from asyncmanifold.configuration.config import Config
+from asyncmanifold.devices import find_device
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.server.outgoing import Parcel, unpack_update
 from asyncmanifold.server.protocol import Job, ServerState, Update
-from asyncmanifold.session.journal import Observer
+from asyncmanifold.session.observers import Observer
+from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record, read_trace
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.runner import open_session
+from asyncmanifold.simulation.runner import make_recipe, open_session
 from asyncmanifold.tasks.data import sizes_of
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import FlatModel
@@ -91,11 +92,14 @@ def repeat_run(
     ``observer`` is called with every record except evaluations, most of which are skipped: they change
     nothing.
     """
-    run = replace(config.run, updates=update, evaluate_every=update)
-    model, trace = FlatModel(task.build_model(run.seed)), _LastUpdate(observer)
+    given = config.run
+    run = Run(  # with none of its other ends
+        updates=update, evaluate_every=update, seed=given.seed, device=given.device, threads=given.threads
+    )
+    model, trace = FlatModel(task.build_model(run.seed), find_device(run.device)), _LastUpdate(observer)
     session = open_session(task, config.method, config.training, run, model, trace)
     simulation = Simulation(session, config.schedule, sizes_of(task.clients))
-    recipe = Recipe(task, config.method.embedding, config.method.outgoing, config.training, run.seed)
+    recipe = make_recipe(task, config.method, config.training, run)
     with closing(Placement(workers=workers).open(recipe)) as executor:
         simulation.start(executor)
         while True:

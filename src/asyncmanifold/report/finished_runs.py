@@ -1,19 +1,21 @@
-"""Read finished runs from their directories: only what the report shows, checked while it is read."""
+"""Read runs from their directories: only what the report shows, checked while it is read."""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from asyncmanifold.errors import InputError
+from asyncmanifold.report.charts import NOT_SCORES
 from asyncmanifold.report.comparison import COLUMNS
-from asyncmanifold.report.svg import shorten
+from asyncmanifold.report.figure import shorten
 from asyncmanifold.server.methods import METHODS
-from asyncmanifold.session.summary import Summary
+from asyncmanifold.session.summary import Summary, summarise
 from asyncmanifold.session.trace import Record, read_trace
 
 SIGNS = ("trace.jsonl", "summary.json")
@@ -54,7 +56,7 @@ class StepNumbers:
 
 @dataclass(frozen=True)
 class RunData:
-    """One finished run."""
+    """One run, finished or not."""
 
     place: str
     """Its directory, relative to the report's."""
@@ -64,6 +66,7 @@ class RunData:
     seed: int
     summary: Summary
     config: dict[str, Any]
+    is_finished: bool = True
     evaluations: list[Evaluation] = field(default_factory=list)
     jobs: list[JobSpan] = field(default_factory=list)
     steps: list[StepNumbers] = field(default_factory=list)
@@ -98,39 +101,78 @@ class FoundRuns:
 
 
 def find_runs(directory: Path) -> FoundRuns:
-    """Read every run in ``directory`` or below it."""
+    """Read every run in ``directory`` or below it; the summary of an unfinished one is computed so far."""
     places = {file.parent for name in SIGNS for file in directory.rglob(name)}
     runs: list[RunData] = []
     problems: list[tuple[str, str]] = []
     for place in sorted(places):
         shown = printable(place.relative_to(directory) if place != directory else directory.resolve().name)
-        if not (place / "summary.json").exists():
-            problems.append((shown, "not finished"))
-            continue
         try:
             runs.append(read_run(place, shown))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            problems.append((shown, printable(_reason(error))))
+            problems.append((shown, printable(f"broken: {error}")))
     return FoundRuns(_order_runs(_with_distinct_methods(runs)), problems)
 
 
 def read_run(path: Path, place: str) -> RunData:
-    """Read one finished run; a broken file raises whatever reading and checking raise."""
-    config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    summary = _check_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
-    run = RunData(
-        place=place,
-        scenario=printable(summary.get("scenario", config.get("scenario", ""))),
-        method=printable(summary.get("method", config.get("method_name", place))),
-        seed=int(_number(summary.get("seed", 0))),
-        summary=summary,
-        config=config,
-    )
-    for record in read_trace(path / "trace.jsonl"):
-        _add_record(run, record)
-    if not run.evaluations:
-        raise InputError("trace.jsonl has no evaluation")
+    """Read one run; a broken file is an ``InputError`` that names it."""
+    with _naming("config.toml"):
+        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    is_finished = (path / "summary.json").exists()
+    if is_finished:
+        with _naming("summary.json"):
+            summary = _check_summary(json.loads((path / "summary.json").read_text(encoding="utf-8")))
+    else:
+        with _naming("trace.jsonl"):
+            summary = _check_summary(_summary_so_far(path / "trace.jsonl", config))
+    name = printable(summary.get("method", config.get("method_name", place)))
+    with _naming("summary.json" if is_finished else "config.toml"):
+        run = RunData(
+            place=place,
+            scenario=printable(summary.get("scenario", config.get("scenario", ""))),
+            method=name if is_finished else f"{name} (unfinished)",
+            seed=int(_number(summary.get("seed", 0))),
+            summary=summary,
+            config=config,
+            is_finished=is_finished,
+        )
+    with _naming("trace.jsonl"):
+        for record in read_trace(path / "trace.jsonl"):
+            _add_record(run, record)
+        if not run.evaluations:
+            raise InputError("has no evaluation")
     return run
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Raise whatever reading a file raises as an ``InputError`` that names the file."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{file} is missing") from error
+    except KeyError as error:
+        raise InputError(f"{file}: {error} is missing") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def _summary_so_far(trace: Path, config: dict[str, Any]) -> Summary:
+    """Return the summary of a run that is going on or was killed, without what is measured at its end."""
+    records = list(read_trace(trace))
+    first = next((record for record in records if record["kind"] == "evaluation"), None)
+    if first is None:
+        raise InputError("has no evaluation yet")
+    settings = config.get("run", {})
+    summary = summarise(
+        records,
+        metrics=[name for name in first if name not in NOT_SCORES][:1],
+        target=settings.get("target"),
+        final_evaluations=settings.get("final_evaluations", 1),
+        per_client=None,
+        validation=None,
+    )
+    return {"method": config.get("method_name"), "seed": settings.get("seed", 0), **summary}
 
 
 def printable(value: object) -> str:
@@ -156,13 +198,14 @@ def _add_record(run: RunData, record: Record) -> None:
 
 def _check_summary(summary: Summary) -> Summary:
     """Return the summary; raise if the table and the figures could not use it."""
+    summary.setdefault("last", summary["final"])  # of runs before version 0.3, whose final score was the last
     for column in COLUMNS:
         _number_or_none(summary[column.key])
     _number_or_none(summary["target"])
     for score in (*(summary["per_client"] or []), *summary.get("scores", {}).values()):
         _number_or_none(score)
     if not isinstance(summary["metric"], str):
-        raise InputError("summary.json: metric must be a name")
+        raise InputError("metric must be a name")
     return summary
 
 
@@ -175,14 +218,6 @@ def _number(value: Any) -> float:
 
 def _number_or_none(value: Any) -> float | None:
     return None if value is None else _number(value)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"broken: {error} is missing"
-    if isinstance(error, FileNotFoundError):
-        return f"broken: {Path(str(error.filename)).name} is missing"
-    return f"broken: {error}"
 
 
 def _with_distinct_methods(runs: Sequence[RunData]) -> list[RunData]:
@@ -202,7 +237,11 @@ def _with_distinct_methods(runs: Sequence[RunData]) -> list[RunData]:
 
 def _settings(run: RunData) -> str:
     """Return the configuration without the seed, as a string that can be compared."""
-    settings = {**run.config, "run": {**run.config.get("run", {}), "seed": None, "checkpoint_seconds": None}}
+    settings = {
+        **run.config,
+        "fingerprint": None,
+        "run": {**run.config.get("run", {}), "seed": None, "checkpoint_seconds": None},
+    }
     return json.dumps(settings, sort_keys=True, default=str)
 
 
@@ -210,8 +249,9 @@ def _order_runs(runs: Sequence[RunData]) -> list[RunData]:
     """Return the runs in the methods' usual order, then by name and seed."""
     order = list(METHODS)
 
-    def key(run: RunData) -> tuple[int, str, int, str]:
+    def key(run: RunData) -> tuple[bool, int, str, int, str]:
         name = str(run.summary.get("method"))
-        return (order.index(name) if name in order else len(order), run.method, run.seed, run.place)
+        place = order.index(name) if name in order else len(order)
+        return (not run.is_finished, place, run.method, run.seed, run.place)
 
     return sorted(runs, key=key)

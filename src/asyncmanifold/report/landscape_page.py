@@ -9,10 +9,10 @@ from pathlib import Path
 
 from asyncmanifold.files import write_atomically, write_json
 from asyncmanifold.landscape.numbers import Landscape
-from asyncmanifold.report.figure_files import make_figures_folder, write_pngs, write_svgs
+from asyncmanifold.report.figure import Figure, escape
+from asyncmanifold.report.figure_files import make_figures_folder, write_figures
 from asyncmanifold.report.landscape_figures import landscape_figures
-from asyncmanifold.report.page import figure_block, html_page
-from asyncmanifold.report.svg import Figure, escape
+from asyncmanifold.report.page import figure_block, html_page, legend_block
 
 DIFFERS = (
     "the repeated run differs from its trace (another version of torch, or another data file?): "
@@ -25,15 +25,16 @@ def write_landscape(landscape: Landscape, out: Path) -> Path:
     folder = make_figures_folder(out)
     write_json(out / "landscape.json", asdict(landscape))
     figures = landscape_figures(landscape)
-    write_svgs(folder, figures)
-    write_pngs(folder, figures)
+    write_figures(folder, figures)
     write_atomically(out / "landscape.html", landscape_page(landscape, figures).encode())
     return out / "landscape.html"
 
 
 def landscape_page(landscape: Landscape, figures: Sequence[Figure]) -> str:
     """Return the whole HTML file as a string."""
-    main = f"""{_warning(landscape)}<div class="figures">
+    is_curve = any(scene.curve_losses for scene in landscape.scenes)
+    legend = legend_block(["curve", "chord"]) if is_curve else ""
+    main = f"""{_warning(landscape)}{legend}<div class="figures">
 {_superscript_versions("".join(figure_block(figure) for figure in figures))}</div>
 <section>
 <h2>Losses</h2>
@@ -42,7 +43,7 @@ def landscape_page(landscape: Landscape, figures: Sequence[Figure]) -> str:
 </section>
 """
     title = f"Loss landscape · {landscape.scenario} · {landscape.method}"
-    return html_page(title, _overview(landscape), main, "sup { line-height: 0; }\n")
+    return html_page(title, _overview(landscape), main, figures)
 
 
 def _overview(landscape: Landscape) -> str:

@@ -1,18 +1,20 @@
-"""The figures about one run: when each client trained, cosines to the drift, and the server's steps."""
+"""The figures about one run: when each client trained, cosines to the drift, and the server's steps.
+
+Their specifications are the same for every run, so that a page can show one run after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from asyncmanifold.report import svg
 from asyncmanifold.report.comparison_figures import projected_share
 from asyncmanifold.report.curves import thin_out
-from asyncmanifold.report.finished_runs import JobSpan, RunData
-from asyncmanifold.report.palette import BAD, GOOD, SMALL_TRIANGLE, colour_class
-from asyncmanifold.report.svg import LEFT, RIGHT, AxisScale, Figure, Plot, number
+from asyncmanifold.report.figure import Figure, Row, Specification, category, layer, quantity, rounded
+from asyncmanifold.report.finished_runs import RunData
+from asyncmanifold.report.score_layers import VIEW
 
 MOST_JOBS = 3000
 MOST_STEPS = 1500
+DOT: Row = {"clip": True, "filled": True, "size": 22, "opacity": 0.7}
+OUTCOMES = {"update": "accepted", "rejected": "rejected", "failed": "failed", "dropped": "lost"}
 
 
 def run_figures(run: RunData) -> list[Figure]:
@@ -22,82 +24,62 @@ def run_figures(run: RunData) -> list[Figure]:
 
 def timeline_figure(run: RunData) -> Figure:
     """Return a bar for each job, in one row per client."""
-    jobs = run.jobs[:MOST_JOBS]
-    clients = sorted({job.client for job in jobs})
-    row = max(1.0, min(16.0, 420.0 / max(1, len(clients))))
-    top = 20.0
-    bottom = top + row * max(1, len(clients))
-    x = svg.scale((job.end for job in jobs), LEFT, RIGHT, zero=True)
-    middles = {client: top + row * (place + 0.5) for place, client in enumerate(clients)}
-    parts = [svg.x_axis(x, bottom, top, "virtual time")]
-    for client in thin_out(clients, 30):
-        parts.append(svg.text(LEFT - 6, middles[client] + 4, str(client), anchor="end", kind="small"))
-    for kind, index, share in (("update", GOOD, 0.7), ("refused", BAD, 0.35)):
-        chosen = [job for job in jobs if (job.kind == "update") == (kind == "update")]
-        if chosen:
-            d = "".join(_job_bar(x, job, middles[job.client]) for job in chosen)
-            width = f' stroke-width="{number(row * share)}"'
-            parts.append(svg.path(d, f"jobs s {colour_class(index)}", width))
-    parts.append(svg.text(6, 10, "client", kind="small"))
+    rows = [
+        {
+            "client": job.client,
+            "start": rounded(job.start),
+            "end": rounded(job.end),
+            "outcome": OUTCOMES[job.kind],
+        }
+        for job in run.jobs[:MOST_JOBS]
+    ]
     refused = sum(job.kind != "update" for job in run.jobs)
     cut = f" Only the first {MOST_JOBS} jobs are shown." if len(run.jobs) > MOST_JOBS else ""
     caption = (
-        f"{run.name}: each bar is one job, from its dispatch to its arrival. Broad blue bars were accepted,"
-        f" thin orange ones lost, failed or rejected ({refused} of {len(run.jobs)}).{cut}"
+        f"{run.name}: each bar is one job, from its dispatch to its arrival. Thin bars were lost, failed or"
+        f" rejected ({refused} of {len(run.jobs)}).{cut}"
     )
-    return Figure("timeline", "Who trained when", caption, "".join(parts), bottom + 42)
+    return Figure("timeline", "Who trained when", caption, _timeline_specification(), {"jobs": rows})
 
 
 def cosine_figure(run: RunData) -> Figure:
     """Return the cosine between each received control point and the drift."""
-    shown = thin_out(run.steps, MOST_STEPS)
-    points = [
-        (step.update, value, projects)
-        for step in shown
-        for value, projects in zip(step.cosines, step.projected, strict=False)
+    rows = [
+        {
+            "update": step.update,
+            "point": place,
+            "cosine": rounded(value),
+            "outcome": "projected" if projects else "kept",
+        }
+        for step in thin_out(run.steps, MOST_STEPS)
+        for place, (value, projects) in enumerate(zip(step.cosines, step.projected, strict=False), 1)
     ]
-    plot = Plot(
-        svg.scale((x for x, _, _ in points), LEFT, RIGHT, zero=True), AxisScale(-1.0, 1.0, 230.0, 26.0)
-    )
-    kept = [plot.place(x, y) for x, y, projects in points if not projects]
-    gone = [plot.place(x, y) for x, y, projects in points if projects]
-    parts = [svg.axes(plot, "updates", "cosine to the drift")]
-    parts.append(svg.path(f"M{number(LEFT)} {number(plot.y(0.0))}H{number(RIGHT)}", "axis"))
-    parts.append(_dots_and_triangles(kept, gone))
-    parts.append(_two_keys("kept (dot)", "projected (triangle)", 282.0))
     share = projected_share(run)
     often = "No update came." if share is None else f"{share:.1%} of the control points were projected."
     caption = (
         f"{run.name}: the cosine between what a client sent (every control point) and how the model had"
         f" moved meanwhile; 0 where it had not. {often}{_note_thinning(run)}"
     )
-    return Figure("cosines", "Updates against the drift", caption, "".join(parts), 296.0)
+    return Figure("cosines", "Updates against the drift", caption, _cosine_specification(), {"cosines": rows})
 
 
 def step_figure(run: RunData) -> Figure:
     """Return the step fraction and the position on the curve over time."""
-    shown = thin_out(run.steps, MOST_STEPS)
-    values = [value for step in shown for value in (step.fraction, step.t)]
-    plot = Plot(
-        svg.scale((step.time for step in shown), LEFT, RIGHT, zero=True),
-        svg.scale(values, 230.0, 26.0, zero=True),
-    )
-    fractions = [plot.place(step.time, step.fraction) for step in shown]
-    places = [plot.place(step.time, step.t) for step in shown]
-    parts = [svg.axes(plot, "virtual time", "fraction s, parameter t*")]
-    parts.append(_dots_and_triangles(fractions, places))
-    parts.append(_two_keys("step fraction s (dot)", "t* on the curve (triangle)", 282.0))
+    rows = [
+        {
+            "update": step.update,
+            "time": rounded(step.time),
+            "staleness": step.staleness,
+            "step fraction s": rounded(step.fraction),
+            "t* on the curve": rounded(step.t),
+        }
+        for step in thin_out(run.steps, MOST_STEPS)
+    ]
     caption = (
         f"{run.name}: the fraction s of the way to the update's end point that the server went, and the"
         f" curve parameter t* where it stopped. The two agree on a straight line.{_note_thinning(run)}"
     )
-    return Figure("steps", "How far the server went", caption, "".join(parts), 296.0)
-
-
-def _job_bar(x: AxisScale, job: JobSpan, y: float) -> str:
-    """Return a job's bar, slightly shortened so that the start of the next one is visible."""
-    length = max(0.4, x(job.end) - x(job.start) - 0.8)
-    return f"M{number(x(job.start))} {number(y)}h{number(length)}"
+    return Figure("steps", "How far the server went", caption, _step_specification(), {"steps": rows})
 
 
 def _note_thinning(run: RunData) -> str:
@@ -107,18 +89,76 @@ def _note_thinning(run: RunData) -> str:
     return f" {MOST_STEPS} of {len(run.steps)} updates are drawn, evenly spread."
 
 
-def _dots_and_triangles(usual: Sequence[str], other: Sequence[str]) -> str:
-    """Return two kinds of points, each in its own colour and shape."""
-    dotted = svg.path(svg.dots(usual), f"dots s {colour_class(GOOD)}", ' stroke-width="4"')
-    triangles = "".join(SMALL_TRIANGLE.format(place=place) for place in other)
-    hollow = svg.path(triangles, f"hollow s {colour_class(BAD)}")
-    return (dotted if usual else "") + (hollow if other else "")
+def _timeline_specification() -> Specification:
+    client = {"field": "client", "type": "ordinal"}
+    encoding = {
+        "x": quantity("start", title="virtual time"),
+        "x2": {"field": "end"},
+        "y": {**client, "axis": {"grid": False}},
+        "color": category("outcome", scale={"domain": list(OUTCOMES.values())}, title=None),
+        "tooltip": [
+            client,
+            category("outcome"),
+            quantity("start", title="dispatched", format=".4~g"),
+            quantity("end", title="arrived", format=".4~g"),
+        ],
+    }
+    accepted, others = ([{"filter": f"datum.outcome {sign} 'accepted'"}] for sign in ("===", "!=="))
+    bar: Row = {"clip": True, "style": "apart"}
+    zoom = {**VIEW, "select": {**VIEW["select"], "encodings": ["x"]}, "views": ["accepted"]}
+    layers = [
+        layer("bar", encoding, "", accepted, "accepted", height={"band": 0.7}, opacity=0.75, **bar),
+        layer("bar", encoding, "", others, height={"band": 0.35}, **bar),
+    ]
+    return {"data": {"name": "jobs"}, "height": 280, "params": [zoom], "layer": layers}
 
 
-def _two_keys(first: str, second: str, y: float) -> str:
-    return (
-        svg.path(svg.dots([f"54 {number(y - 4)}"]), f"dots s {colour_class(GOOD)}", ' stroke-width="6"')
-        + svg.text(64, y, first)
-        + svg.path(SMALL_TRIANGLE.format(place=f"244 {number(y - 4)}"), f"hollow s {colour_class(BAD)}")
-        + svg.text(254, y, second)
-    )
+def _two_kinds(names: list[str]) -> Row:
+    """Return the encodings of the usual case, a dot, and of the exception, a triangle."""
+    shapes = {"domain": names, "range": ["circle", "triangle-up"]}
+    return {
+        "color": category("kind", title=None, scale={"domain": names}),
+        "shape": category("kind", title=None, scale=shapes),
+    }
+
+
+def _cosine_specification() -> Specification:
+    encoding = {
+        "x": quantity("update", title="updates"),
+        "y": quantity("cosine", title="cosine to the drift", scale={"domain": [-1, 1]}),
+        "tooltip": [
+            quantity("update"),
+            quantity("point", title="control point"),
+            quantity("cosine", format=".4f"),
+            category("outcome"),
+        ],
+        **_two_kinds(["kept", "projected"]),
+    }
+    return {
+        "data": {"name": "cosines"},
+        "transform": [{"calculate": "datum.outcome", "as": "kind"}],
+        "height": 240,
+        "params": [{**VIEW, "views": ["points"]}],
+        "layer": [
+            layer("point", encoding, name="points", **DOT),
+            {"mark": "rule", "encoding": {"y": {"datum": 0}}},
+        ],
+    }
+
+
+def _step_specification() -> Specification:
+    names = ["step fraction s", "t* on the curve"]
+    encoding = {
+        "x": quantity("time", title="virtual time"),
+        "y": quantity("value", title="fraction s, parameter t*"),
+        "tooltip": [
+            quantity("update"),
+            quantity("time", format=".4~g"),
+            quantity("staleness"),
+            *(quantity(name, format=".4~g") for name in names),
+        ],
+        **_two_kinds(names),
+    }
+    points = layer("point", encoding, "steps", [{"fold": names, "as": ["kind", "value"]}], **DOT)
+    zoom = {key: value for key, value in VIEW.items() if key != "views"}
+    return {**points, "height": 240, "params": [zoom]}

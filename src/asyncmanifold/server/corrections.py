@@ -148,7 +148,7 @@ class OrthoDC(Correction):
         if gram[-1, -1] <= 0.0:
             return [False] * points
         angles = [joint_cosine(gram)] * points if self.jointly else cosines(gram)
-        return [gram[k, k] > 0.0 and angle <= self.threshold + 1e-6 for k, angle in enumerate(angles)]
+        return [bool(gram[k, k] > 0.0) and angle <= self.threshold + 1e-6 for k, angle in enumerate(angles)]
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""

@@ -86,7 +86,7 @@ class NormBound(Gate):
         check(self, norm_bound="above 0")
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
-        longest = float(np.sqrt(np.clip(np.diag(arrival.gram)[:-1], 0.0, None).max()))
+        longest = longest_offset(arrival)
         if longest <= self.norm_bound:
             return 1.0, memory
         if not self.clips:
@@ -94,4 +94,6 @@ class NormBound(Gate):
         return self.norm_bound / longest, memory
 
 
-GATES: dict[str, type[Gate]] = {"staleness-bound": StalenessBound, "norm-bound": NormBound}
+def longest_offset(arrival: Arrival) -> float:
+    """Return the length of an update's longest offset."""
+    return float(np.sqrt(np.clip(np.diag(arrival.gram)[:-1], 0.0, None).max()))

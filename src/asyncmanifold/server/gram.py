@@ -55,7 +55,7 @@ def combine(
     blocks = zip(*map(_blocks, (result, start, theta, base)), strict=True)
     rows = [_blocks(row) for row in offsets.unbind()]
     for number, (target, origin, now, before) in enumerate(blocks):
-        if drifts and origin.data_ptr() == now.data_ptr():
+        if drifts and start is theta:
             torch.lerp(now, before, -drift_weight, out=target)
         else:
             target.copy_(origin)

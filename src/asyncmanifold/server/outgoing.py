@@ -16,6 +16,8 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.protocol import Job, Rejected, Update
 from asyncmanifold.vectors import Statistics
 
+LARGEST_REPORT = 1e12
+"""No training has a loss of this size, or takes so many seconds."""
 OFFSETS = "offsets"
 """The name of a parcel's tensor that holds the plain offsets."""
 
@@ -77,6 +79,16 @@ class Outgoing:
 
 
 OUTGOING: dict[str, type[Outgoing]] = {}
+
+
+def check_report(parcel: Parcel) -> None:
+    """Reject what a client says about its training if no training can have it."""
+    for name in ("loss", "seconds"):
+        value = getattr(parcel, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST_REPORT:
+            raise Rejected(f"{name} is {value!r}, must be a number below {LARGEST_REPORT:g}")
+    if parcel.seconds < 0.0:
+        raise Rejected(f"seconds are {parcel.seconds!r}, must be at least 0")
 
 
 def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) -> Parcel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from math import floor
+from typing import Literal
 
 from asyncmanifold.checks import check
 from asyncmanifold.server.stages import Arrival, Memory, Part
@@ -38,7 +39,8 @@ class Penalty(Part):
 class Distance(Penalty):
     """S = 1 + decay · (‖v'_n‖/‖d‖ − 1), bounded (the paper's S with α = decay, after AsyncFedED).
 
-    S is 1 if there is no drift, and for the first ``warmup`` updates.
+    S is 1 if there is no drift. In the first ``warmup`` updates ‖d‖/‖v'_n‖ counts as the γ̄ of the method's
+    adaptive epochs, 1 without them: with a decay of 1, S is then 1/γ̄ (the paper's appendix, FEMNIST).
 
     Arguments:
         decay: the paper's α, between 0 (no penalty) and 1.
@@ -62,9 +64,17 @@ class Distance(Penalty):
             self, decay="between 0 and 1", warmup="at least 0", lowest="between 0 and 1", highest="at least 1"
         )
 
+    def weigh(
+        self, end_norm: float, drift_norm: float, arrival: Arrival, memory: Memory
+    ) -> tuple[float, Memory]:
+        """Return S, in the warm-up for a drift of γ̄ times the end point."""
+        if arrival.updates < self.warmup:
+            end_norm, drift_norm = 1.0, arrival.target_ratio
+        return self.scale(end_norm, drift_norm, arrival.updates), memory
+
     def scale(self, end_norm: float, drift_norm: float, updates: int) -> float:
-        """Return S."""
-        if drift_norm <= 0.0 or updates < self.warmup:
+        """Return S after the warm-up."""
+        if drift_norm <= 0.0:
             return 1.0
         return min(self.highest, max(self.lowest, 1.0 + self.decay * (end_norm / drift_norm - 1.0)))
 
@@ -152,15 +162,19 @@ class Hinge(Staleness):
 
 @dataclass(frozen=True)
 class AdaptiveEpochs:
-    """K ← max(1, K + ⌊(γ̄ − γ) · κ⌋) with γ = ‖d‖/‖v‖ (AsyncFedED).
+    """K ← max(1, K + ⌊(γ̄ − γ) · κ⌋) with γ = ‖d‖/‖v‖ (AsyncFedED, arXiv 2205.13797).
 
     A client whose base model has drifted far, relative to its own update, gets fewer epochs, others more.
+    Rounded down, K can grow only with γ̄ · κ above 1: at the paper's γ̄ = κ = 1 it grows at γ = 0 alone. The
+    timings that AsyncFedED's authors published (there is no code) show K growing; docs/design.md has what is
+    known. ``epoch_rounding="nearest"`` lets K grow from γ ≤ γ̄ − ½/κ on.
 
     Arguments:
         target_ratio: γ̄.
         gain: κ.
         adapt_after: K does not change in the first ``adapt_after`` updates.
-        max_epochs: K never exceeds this.
+        max_epochs: K never exceeds this, a bound that the original does not have.
+        epoch_rounding: how (γ̄ − γ) · κ becomes a whole number, ``"down"`` or to the ``"nearest"``.
 
     >>> from asyncmanifold import AdaptiveEpochs
     >>> AdaptiveEpochs(3.0, adapt_after=0).next(epochs=2, drift_norm=1.0, update_norm=1.0, updates=0)
@@ -172,16 +186,18 @@ class AdaptiveEpochs:
     gain: float = 1.0
     adapt_after: int = 10
     max_epochs: int = 10
+    epoch_rounding: Literal["down", "nearest"] = "down"
 
     def __post_init__(self) -> None:
-        check(self, target_ratio="at least 0 and finite", gain="at least 0 and finite")
-        check(self, adapt_after="at least 0", max_epochs="at least 1")
+        check(self, target_ratio="above 0 and finite", gain="at least 0 and finite")
+        check(self, adapt_after="at least 0", max_epochs="at least 1", epoch_rounding="'down' or 'nearest'")
 
     def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
         """Return the epochs of a client's next job."""
         change = 0.0
         if updates >= self.adapt_after and update_norm > 0.0:
             change = (self.target_ratio - drift_norm / update_norm) * self.gain
+            change += 0.5 if self.epoch_rounding == "nearest" else 0.0
         return min(self.max_epochs, max(1, epochs + floor(max(change, -float(epochs)))))
 
 

@@ -124,7 +124,20 @@ class ServerState:
 class Rejected(Exception):  # noqa: N818 - an outcome, not an error
     """An update that must not be absorbed; the message says why.
 
+    A rejected update changes nothing, unless the part that rejects it passes a new memory, for example to
+    count its refusals. Such a memory may only decide what is rejected: a replay repeats accepted updates
+    alone.
+
     >>> from asyncmanifold import Rejected
     >>> str(Rejected("norm 12 is above the bound 5"))
     'norm 12 is above the bound 5'
+    >>> Rejected("the third time", memory={"refusals": {7: 3}}).memory
+    {'refusals': {7: 3}}
     """
+
+    def __init__(self, reason: str, *, memory: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.memory = memory
+        """The new memory of the part that rejects."""
+        self.stage = ""
+        """That part's stage, as the step fills it in."""

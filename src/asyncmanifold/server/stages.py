@@ -19,6 +19,7 @@ from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.server.protocol import Update
+from asyncmanifold.vectors import Statistics
 
 Memory = dict[str, Any]
 
@@ -50,12 +51,24 @@ class Arrival:
     """Updates accepted before this one."""
     theta: Tensor
     """The current model."""
+    statistics: Statistics
+    """The current model's statistics."""
     measure: Callable[[], Floats] = field(repr=False)
+    target_ratio: float = 1.0
+    """γ̄ of the method's adaptive epochs: the ‖d‖/‖v‖ that they aim at; 1 without them."""
 
     @property
     def client(self) -> int:
         """The client's number."""
         return self.update.client
+
+    @cached_property
+    def statistics_move(self) -> float:
+        """How far the client's statistics are from the model's, as a multiple of their size."""
+        received, current = self.update.statistics.floats, self.statistics.floats
+        if not current.numel():
+            return 0.0
+        return float(((received - current) / (1.0 + current.abs())).norm())
 
     @cached_property
     def gram(self) -> Floats:

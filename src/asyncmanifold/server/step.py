@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,14 +13,20 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.corrections import cosines
+from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
 from asyncmanifold.server.protocol import Rejected, ServerState, Update
 from asyncmanifold.server.stages import Arrival, Memory
+from asyncmanifold.server.statistics import (
+    gather_statistics,
+    mix_statistics,
+    plausible_statistics,
+    shortened,
+)
 from asyncmanifold.server.tangents import Tangents, tangents_at
 from asyncmanifold.vectors import Statistics
 
-Returned = TypeVar("Returned")
 CANCELLED = 1e-4
 """If a correction leaves less than this of an offset's squared length, the inner products have lost most of
 their digits, and what is left is computed itself."""
@@ -65,6 +69,7 @@ def absorb(
     weight: float,
     out: Tensor | None = None,
     space: Space = FLAT,
+    variances: Tensor | None = None,
 ) -> tuple[ServerState, Step]:
     """Return the state after ``update`` and the step that was made, or raise ``Rejected``; modify no input.
 
@@ -77,6 +82,7 @@ def absorb(
         out: an unused vector of the model's size, which the new model may be written to: touching fresh
             memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
+        variances: which of the floating-point statistics are variances, which cannot be negative.
 
     >>> import torch
     >>> from asyncmanifold import METHODS, ServerState, Update, absorb
@@ -89,8 +95,11 @@ def absorb(
     if not 0.0 <= weight < inf:
         raise InputError(f"absorb(weight={weight}) must be at least 0 and finite")
     base = _check_update(method, state, update, base)
-    memories = _Memories(method, state)
-    arrival, offsets, mixing, curve = _admit_and_correct(method, state, update, base, weight, space, memories)
+    update = replace(update, statistics=plausible_statistics(update.statistics, state.statistics, variances))
+    memories = Memories(method, state)
+    arrival, factor, offsets, mixing, curve = _admit_and_correct(
+        method, state, update, base, weight, space, memories
+    )
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
@@ -101,7 +110,8 @@ def absorb(
         fraction = min(1.0, fraction)
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
-    gathered = _gather_statistics(state.memory.get("statistics"), update.statistics, fraction)
+    statistics = shortened(update.statistics, state.statistics, factor)
+    gathered = gather_statistics(state.memory.get("statistics"), statistics, fraction)
     released: Move | None = move
     if method.buffer is not None:
         released = memories.call("buffer", method.buffer.gather, move, arrival)
@@ -129,7 +139,7 @@ def absorb(
 
 def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
     """Return the state after the steps that a buffer holds; a barrier's steps become their weighted mean."""
-    memories = _Memories(method, state)
+    memories = Memories(method, state)
     held = method.buffer and method.buffer.release(memories.recall("buffer"))
     if not held:
         return state
@@ -142,45 +152,9 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
 def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
     """Return v'_1 … v'_n in flat space: an update's offsets after gates and correction."""
     base = _check_update(method, state, update, base)
-    memories = _Memories(method, state)
-    _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
+    memories = Memories(method, state)
+    _, _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
     return torch.stack(offsets.combined(mixing))
-
-
-class _Memories:
-    """The memories of all parts, while one state becomes the next."""
-
-    def __init__(self, method: Method, state: ServerState) -> None:
-        self._parts = method.stages
-        self._theta = state.theta
-        self.kept = dict(state.memory)
-
-    def call(self, stage: str, function: Callable[..., tuple[Returned, Memory]], *arguments: Any) -> Returned:
-        """Call a part with its memory, keep the new one, and return the result."""
-        result, memory = function(*arguments, self.recall(stage))
-        self.keep(stage, memory)
-        return result
-
-    def recall(self, stage: str) -> Memory:
-        return self.kept[stage] if stage in self.kept else self._parts[stage].init(self._theta)
-
-    def keep(self, stage: str, memory: Memory) -> None:
-        if memory:
-            self.kept[stage] = memory
-        else:
-            self.kept.pop(stage, None)
-
-    def transport_tangents(self, space: Space, theta: Tensor) -> None:
-        """Transport tangent vectors from the old model to the new one."""
-        for stage, memory in self.kept.items():
-            if names := self._parts[stage].tangents if stage in self._parts else ():
-                carried = {name: self._transport_entry(memory[name], space, theta) for name in names}
-                self.kept[stage] = {**memory, **carried}
-
-    def _transport_entry(self, entry: Any, space: Space, theta: Tensor) -> Any:
-        if isinstance(entry, dict):
-            return {key: self._transport_entry(value, space, theta) for key, value in entry.items()}
-        return space.transport(self._theta, theta, entry)
 
 
 def _admit_and_correct(
@@ -190,12 +164,12 @@ def _admit_and_correct(
     base: Tensor,
     weight: float,
     space: Space,
-    memories: _Memories,
-) -> tuple[Arrival, Tangents, Floats, Floats]:
+    memories: Memories,
+) -> tuple[Arrival, float, Tangents, Floats, Floats]:
     """Pass an update through the gates and correct it.
 
-    Return the arrival, its offsets, the corrected ones as combinations of (v_1 … v_n, d), and their inner
-    products.
+    Return the arrival, the gates' factor, the offsets, the corrected ones as combinations of (v_1 … v_n,
+    d), and their inner products.
     """
     offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
     arrival = Arrival(
@@ -204,7 +178,9 @@ def _admit_and_correct(
         weight=method.share(weight),
         updates=state.updates,
         theta=state.theta,
+        statistics=state.statistics,
         measure=lambda: _check_finite(offsets.gram()),
+        target_ratio=method.target_ratio,
     )
     factor = 1.0
     for stage, gate in method.all_gates.items():
@@ -222,13 +198,13 @@ def _admit_and_correct(
         admitted = admitted.replaced(admitted.combined(mixing))
         gram = _check_finite(admitted.gram())
         mixing, curve = np.eye(*mixing.shape), gram[:-1, :-1]
-    return arrival, admitted, mixing, curve
+    return arrival, factor, admitted, mixing, curve
 
 
 def _move_model(
     method: Method,
     state: ServerState,
-    memories: _Memories,
+    memories: Memories,
     move: Move,
     gathered: Memory,
     space: Space,
@@ -245,7 +221,7 @@ def _move_model(
     memories.keep("statistics", {})
     moved = ServerState(
         theta=theta,
-        statistics=_mix_statistics(state.statistics, gathered, scale),
+        statistics=mix_statistics(state.statistics, gathered, scale),
         version=state.version + 1,
         updates=state.updates + updates,
         memory=memories.kept,
@@ -254,23 +230,6 @@ def _move_model(
         return moved
     memories.keep("averaging", method.averaging.include(memories.recall("averaging"), moved, space))
     return replace(moved, memory=memories.kept)
-
-
-def _gather_statistics(held: Memory | None, received: Statistics, fraction: float) -> Memory:
-    """Add a client's statistics, weighted by its step, to those that wait for the model to move."""
-    floats = received.floats * fraction if received.floats.numel() else received.floats
-    if held is not None:
-        floats, fraction = held["floats"] + floats, held["fraction"] + fraction
-    return {"floats": floats, "fraction": fraction, "integers": received.integers}
-
-
-def _mix_statistics(current: Statistics, gathered: Memory, scale: float) -> Statistics:
-    """Move statistics towards the mean of the gathered ones, by the sum of step fractions, at most 1."""
-    if gathered["fraction"] <= 0.0 or not current.floats.numel():
-        return Statistics(current.floats, gathered["integers"])
-    mean = gathered["floats"] / gathered["fraction"]
-    fraction = min(1.0, gathered["fraction"] * scale)
-    return Statistics(torch.lerp(current.floats, mean, fraction), gathered["integers"])
 
 
 def _check_update(method: Method, state: ServerState, update: Update, base: Tensor | None) -> Tensor:
@@ -283,8 +242,6 @@ def _check_update(method: Method, state: ServerState, update: Update, base: Tens
     _check_form("offsets", update.offsets, expected, state.theta.dtype)
     for name, received, known in zip(Statistics._fields, update.statistics, state.statistics, strict=True):
         _check_form(f"statistics.{name}", received, tuple(known.shape), known.dtype)
-    if update.statistics.floats.numel() and not torch.isfinite(update.statistics.floats).all():
-        raise Rejected("statistics have non-finite values")
     return state.theta if update.version == state.version else base
 
 

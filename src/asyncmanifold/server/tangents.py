@@ -91,8 +91,8 @@ class FlatTangents(Tangents):
     def step(
         self, embedding: Embedding, mixing: Floats, gram: Floats, fraction: float, staleness: int
     ) -> tuple[float, Move, float]:
-        t = embedding.parameter(gram, fraction)
-        weights = np.array(embedding.weights(t))
+        t, spot = embedding.stop(gram, fraction)
+        weights = np.array(embedding.weights(spot))
         coefficients = weights @ mixing
         if self.factor != 1.0:
             coefficients[:-1] *= self.factor
@@ -101,7 +101,7 @@ class FlatTangents(Tangents):
 
     def combined(self, mixing: Floats) -> list[Tensor]:
         rows = torch.cat([self.offsets * self.factor, (self.theta - self.base)[None]])
-        return list((torch.from_numpy(mixing) @ rows.double()).to(rows))
+        return list((torch.from_numpy(mixing).to(rows.device) @ rows.double()).to(rows))
 
     def replaced(self, offsets: list[Tensor]) -> Tangents:
         return replace(self, offsets=torch.stack(offsets), factor=1.0)

@@ -6,52 +6,38 @@ absorbs or refuses their results, evaluates, and knows what a checkpoint must ho
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncmanifold.client.settings import LocalTraining
-from asyncmanifold.errors import RunError
+from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.metrics import reaches
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
-from asyncmanifold.server.outgoing import Parcel, unpack_update
+from asyncmanifold.server.outgoing import Parcel, check_report
 from asyncmanifold.server.protocol import Job, Rejected, ServerState
-from asyncmanifold.server.step import absorb, flush
+from asyncmanifold.server.step import flush
+from asyncmanifold.session.absorbing_state import AbsorbingState
+from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
+from asyncmanifold.session.kept_models import KeptModels
+from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.trace import Record
-from asyncmanifold.vectors import FlatModel, Statistics
+from asyncmanifold.session.trace import Record, TraceWriter
+from asyncmanifold.vectors import FlatModel
 
 Judge = Callable[[int, FlatModel], Mapping[str, float]]
 """Takes the number of updates and the model; returns its scores, none if there is no evaluation."""
-Restored = TypeVar("Restored")
 LEAST_REFUSALS = 100
 """The run stops after this many consecutive arrivals without an update; more if many jobs are out."""
 
 
-class TraceWriter(Protocol):
-    """Where records go."""
-
-    def write(self, record: Record) -> None:
-        """Append a record."""
-        ...
-
-
-@dataclass(frozen=True)
-class BestModel:
-    """The best model among those evaluated."""
-
-    score: float
-    update: int
-    theta: Tensor
-    statistics: Statistics
-
-
-class Session:
+class Session(AbsorbingState):
     """The server's side of one run."""
 
     def __init__(
@@ -63,31 +49,49 @@ class Session:
         trace: TraceWriter,
         judge: Judge,
         metrics: Sequence[str] = (),
+        lower_is_better: Collection[str] = (),
+        glance: Judge | None = None,
     ) -> None:
         """Start from the weights of ``model``, which is then used for evaluations.
 
-        The first of ``metrics`` is the score that counts; without any, the first that ``judge`` returns.
+        The first of ``metrics`` is the score that counts; without any, the first that ``judge`` returns. Less
+        is better for those in ``lower_is_better``. ``glance`` judges by fewer examples.
         """
-        self.method, self.training, self.run, self.model = method, training, run, model
-        self.metrics = list(metrics)
-        self.state = ServerState(model.vector.clone(), model.read_statistics())
-        self.best: BestModel | None = None
-        self.epochs: dict[int, int] = {}
-        """Point epochs by client, for clients whose number has adapted."""
-        self.dispatched = 0
-        self.refused = 0
-        """Consecutive arrivals without an accepted update."""
+        if method.embedding.follows_shape and not model.space.is_flat:
+            raise InputError(
+                f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
+                "the model has parameters on manifolds; curves measured by their parameter run there"
+            )
+        super().__init__(method, run, model)
+        self.training = training
+        self.scores = BestSoFar(metrics, lower_is_better)
+        self.kept = KeptModels(None, run.keep_models)
+        self.oldest = 0
+        """The first version that jobs may start from: those before were taken back."""
+        self.must_checkpoint = False
         self.curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
-        self._trace, self._judge = trace, judge
-        self._users: Counter[int] = Counter()  # version -> jobs that started from it and are out
+        self.ended: str | None = None
+        """Why the run ended before all updates were accepted."""
+        self._evaluated = -1  # the number of updates at the last evaluation
+        self._trace, self._judge, self._glance = trace, judge, glance
         self._jobs_out = 0
-        self._spare: Tensor | None = None
-        self._started = perf_counter()
+        self.log: Callable[[dict[str, Any], Tensor], None] | None = None
+        """Stores what is needed to absorb an accepted update again, and its base model if need be."""
+
+    @property
+    def best(self) -> BestModel | None:
+        """The best model among those evaluated."""
+        return self.scores.best
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the scores; the first counts."""
+        return self.scores.names
 
     @property
     def is_finished(self) -> bool:
-        """Whether all updates have been accepted."""
-        return self.state.updates >= self.run.updates
+        """Whether all updates have been accepted, or the run has ended before that."""
+        return self.ended is not None or self.state.updates >= self.run.updates
 
     @property
     def remaining(self) -> int:
@@ -95,19 +99,39 @@ class Session:
         return self.run.updates - self.state.updates
 
     @property
-    def seconds(self) -> float:
-        """Wall time of the run so far, without interruptions."""
-        return perf_counter() - self._started
+    def is_evaluation_due(self) -> bool:
+        """Whether the model is to be evaluated after the update just accepted."""
+        return self.is_finished or self.state.updates % self.run.evaluate_every == 0
+
+    def end(self, reason: str) -> None:
+        """End the run with the updates accepted so far."""
+        self.ended = self.ended or reason
+
+    def is_over(self, time: float) -> bool:
+        """Return whether an arrival at this virtual time comes too late for the run's budgets."""
+        if self.run.time_budget is not None and time > self.run.time_budget:
+            self.end("time budget")
+        elif self.run.wall_budget is not None and self.seconds >= self.run.wall_budget:
+            self.end("wall budget")
+        return self.ended is not None
+
+    def evaluate_last(self, time: float) -> None:
+        """Evaluate the final model, unless it has been."""
+        if self._evaluated != self.state.updates:
+            self.evaluate(time)
+
+    def copy_model(self) -> nn.Module:
+        """Return a copy of the model that would be returned now."""
+        self.model.load(*self.state.returned())
+        return copy.deepcopy(self.model.module).eval()
 
     def choose(self, waiting: Sequence[int]) -> int:
         """Return the index in ``waiting`` of the client that is sent the next job."""
         random = derive(self.run.seed, Purpose.DISPATCH, self.dispatched)
-        memory = self.state.memory.get("selection")
-        if memory is None:
-            memory = self.method.selection.init(self.state.theta)
-        place, memory = self.method.selection.choose(waiting, random, memory)
-        if memory:
-            self.state = replace(self.state, memory={**self.state.memory, "selection": memory})
+        memories = Memories(self.method, self.state)
+        place = memories.call("selection", self.method.selection.choose, waiting, random)
+        if "selection" in memories.kept:
+            self._remember("selection", memories.kept["selection"])
         return place
 
     def job(self, client: int, number: int | None = None, epochs: int | None = None) -> Job:
@@ -140,33 +164,20 @@ class Session:
         ``weight`` is the client's share of all examples; ``arrival`` holds further fields of the record,
         such as ``time`` and ``dispatched``.
         """
-        before = self.state
         try:
-            update = unpack_update(parcel, job, self.method.outgoing)
-            self.state, step = absorb(
-                self.method,
-                before,
-                update,
-                base=job.theta,
-                weight=weight,
-                out=self._spare,
-                space=self.model.space,
-            )
+            if job.version < self.oldest:
+                raise Rejected(f"its base version {job.version} was taken back")
+            check_report(parcel)
+            state, update, step = self._absorb(job, parcel, weight)
         except Rejected as problem:
+            if problem.stage and problem.memory is not None:
+                self._remember(problem.stage, problem.memory)
             return self.refuse(job, "rejected", str(problem), **arrival)
-        self.refused = 0
-        if self.state.theta is self._spare:
-            self._spare = None
-        if self.method.adaptive_epochs is not None:
-            self.epochs[job.client] = self.method.adaptive_epochs.next(
-                job.point_epochs, step.drift_norm, step.update_norm, before.updates
-            )
-        self.drop(job)
-        self._retire(before.version, before.theta)
-        self._retire(job.version, job.theta)
+        if self.method.synchronous and self._jobs_out == 1:
+            state = flush(self.method, state, self.model.space)
         record = {
             "kind": "update",
-            "update": self.state.updates,
+            "update": state.updates,
             **arrival,
             "client": job.client,
             "job": job.number,
@@ -174,11 +185,27 @@ class Session:
             "epochs": job.epochs,
             "loss": update.loss,
             "train_seconds": update.seconds,
-            "version": self.state.version,
+            "version": state.version,
             "wall_seconds": self.seconds,
         }
+        if self.log is not None:
+            self.log(self._log_entry(record, job, parcel, weight), job.theta)
         self._trace.write(record)
+        before = self._advance(state, job, step)
+        self._users[job.version] -= 1
+        self._jobs_out -= 1
+        self._retire(before.version, before.theta)
+        self._retire(job.version, job.theta)
         return record
+
+    def recall(self, record: Record) -> None:
+        """Take note of a record that was written between two logged updates."""
+        if record["kind"] == "evaluation":
+            scores = {name: record[name] for name in record if name not in PLACES}
+            self.scores.include(scores, self.state)
+        elif record["kind"] == "back":
+            self._take_kept(record["to"])
+        self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
 
     def refuse(self, job: Job, kind: str, reason: str, **arrival: Any) -> Record:
         """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``."""
@@ -206,13 +233,14 @@ class Session:
         """Evaluate the model that would be returned now, keep it if it is the best, and record the scores."""
         self.model.load(*self.state.returned())
         scores = self._judge(self.state.updates, self.model)
+        self._evaluated = self.state.updates
         if not scores:
             return
-        self.metrics = self.metrics or list(scores)
-        score = scores[self.metrics[0]]
-        if isfinite(score) and (self.best is None or score > self.best.score):
-            theta, statistics = self.state.returned()
-            self.best = BestModel(score, self.state.updates, theta.clone(), statistics)
+        self.scores.include(scores, self.state)
+        if self.run.target_stops and self.run.target is not None:
+            is_lower = self.metrics[0] in self.scores.lower_is_better
+            if reaches(scores[self.metrics[0]], self.run.target, lower_is_better=is_lower):
+                self.end("target")
         self.write(
             "evaluation",
             update=self.state.updates,
@@ -222,48 +250,76 @@ class Session:
             wall_seconds=self.seconds,
         )
 
+        if not self.run.keep_models:
+            return
+        if problem := self.scores.explain_collapse(scores, self.state):
+            self.write("exploded", update=self.state.updates, time=time, reason=problem)
+            if self.run.roll_back and self.kept.updates:
+                self.go_back(time)
+        else:
+            self.kept.keep(self.state, self.epochs)
+
+    def go_back(self, time: float, to: int | None = None) -> None:
+        """Continue from the kept model of update ``to``, or from the last one kept, as a new version.
+
+        The updates since stay counted, so that no number is used twice. Jobs that started from models since
+        are refused when they come back. The engine must write a checkpoint before the next update.
+        """
+        to = self._take_kept(to)
+        self.must_checkpoint = True
+        self.write("back", update=self.state.updates, version=self.state.version, time=time, to=to)
+
+    def _take_kept(self, to: int | None) -> int:
+        to, kept, self.epochs = self.kept.load(to)
+        kept = replace(kept, **{name: self.place(value) for name, value in vars(kept).items()})
+        self.state = replace(kept, version=self.state.version + 1, updates=self.state.updates)
+        self.oldest, self._outside = self.state.version, {}
+        return to
+
     def evaluate_if_due(self, time: float) -> None:
-        """Evaluate after every ``evaluate_every`` updates and at the end."""
-        if self.is_finished or self.state.updates % self.run.evaluate_every == 0:
+        """Evaluate after every ``evaluate_every`` updates, at the end, and where the target seems reached."""
+        if self.is_evaluation_due or self._seems_to_reach_target():
             self.evaluate(time)
+
+    def _seems_to_reach_target(self) -> bool:
+        """Whether a glance at some examples says that the target is reached, if no evaluation has so far."""
+        run = self.run
+        if run.target is None or run.target_every is None or self._glance is None:
+            return False
+        is_reached = self.best is not None and self._reaches(self.best.score, run.target)
+        if is_reached or self.state.updates % run.target_every:
+            return False
+        self.model.load(*self.state.returned())
+        return self._reaches(self._glance(self.state.updates, self.model)[self.metrics[0]], run.target)
+
+    def _reaches(self, score: float, target: float) -> bool:
+        return reaches(score, target, lower_is_better=self.metrics[0] in self.scores.lower_is_better)
 
     def pack(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on, except jobs that are out."""
         return {
             "state": vars(self.state),
-            "best": None if self.best is None else vars(self.best),
+            **self.scores.pack(),
             "epochs": self.epochs,
             "dispatched": self.dispatched,
             "refused": self.refused,
-            "metrics": self.metrics,
+            "ended": self.ended,
+            "evaluated": self._evaluated,
+            "oldest": self.oldest,
             "seconds": self.seconds,
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
         """Restore what ``pack`` returned."""
-        self.state = rebuild(ServerState, packed["state"])
-        self.best = None if packed["best"] is None else rebuild(BestModel, packed["best"])
+        packed = self.place(packed)
+        state = rebuild(ServerState, packed["state"])
+        known = {*self.method.stages, "statistics"}  # gates may have been removed since
+        memory = {stage: kept for stage, kept in state.memory.items() if stage in known}
+        self.state = replace(state, memory=memory)
+        self.scores.unpack(packed)
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
-        self.metrics = packed["metrics"]
+        self.oldest = packed["oldest"]
+        self.ended, self._evaluated = packed["ended"], packed["evaluated"]
         self._started = perf_counter() - packed["seconds"]
-
-    def _retire(self, version: int, theta: Tensor) -> None:
-        """Keep the memory of a model that no job needs any more, for the next model.
-
-        Touching fresh memory pages costs as much as the arithmetic of an update.
-        """
-        if version != self.state.version and self._users[version] <= 0:
-            del self._users[version]
-            self._spare = theta
-
-
-def replace_non_finite(scores: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the scores with None for those that are not finite, which JSON cannot represent."""
-    return {name: value if isfinite(value) else None for name, value in scores.items()}
-
-
-def rebuild(cls: type[Restored], packed: Mapping[str, Any]) -> Restored:
-    """Return a state, job or model from its packed fields, where statistics are a list of two tensors."""
-    return cls(**{**packed, "statistics": Statistics(*packed["statistics"])})

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from asyncmanifold.errors import RunError
 
 Record = dict[str, Any]
 _encode = json.JSONEncoder(allow_nan=False).encode
+
+
+class TraceWriter(Protocol):
+    """Where records go."""
+
+    def write(self, record: Record) -> None:
+        """Append a record."""
+        ...
 
 
 class MemoryTrace(list[Record]):
@@ -21,6 +29,10 @@ class MemoryTrace(list[Record]):
     def write(self, record: Record) -> None:
         """Append a record."""
         self.append(record)
+
+    def write_all(self, records: Iterable[Record]) -> None:
+        """Append records."""
+        self.extend(records)
 
     def close(self) -> None:
         """Do nothing."""
@@ -38,13 +50,16 @@ class FileTrace:
 
     def write(self, record: Record) -> None:
         """Append a record."""
-        self._file.write(_encode(record).encode() + b"\n")
+        self.write_all([record])
+
+    def write_all(self, records: Iterable[Record]) -> None:
+        """Append records, all at once."""
+        self._file.write(b"".join(_encode(record).encode() + b"\n" for record in records))
         self._flush()
 
     def position(self) -> int:
         """Return the length in bytes, after everything is on disk."""
-        self._flush()
-        os.fsync(self._file.fileno())
+        self._flush(durably=True)
         return self._file.tell()
 
     def __iter__(self) -> Iterator[Record]:
@@ -55,11 +70,24 @@ class FileTrace:
         with suppress(OSError):
             self._file.close()
 
-    def _flush(self) -> None:
+    def _flush(self, *, durably: bool = False) -> None:
         try:
             self._file.flush()
+            if durably:
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise RunError(f"{self._path}: {error.strerror}") from error
+
+
+def read_tail(path: Path, start: int) -> Iterator[Record]:
+    """Yield the records after the first ``start`` bytes, up to the first that is not complete."""
+    with suppress(ValueError, FileNotFoundError), path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            record = json.loads(line)
+            if not line.endswith(b"\n") or not isinstance(record, dict) or "kind" not in record:
+                return
+            yield record
 
 
 def read_trace(path: Path) -> Iterator[Record]:

@@ -15,8 +15,9 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
-from asyncmanifold.session.session import Session, rebuild
-from asyncmanifold.simulation.idle import IdleClients
+from asyncmanifold.session.idle import IdleClients
+from asyncmanifold.session.packing import rebuild
+from asyncmanifold.session.session import Session
 from asyncmanifold.simulation.schedules import Schedule
 
 
@@ -79,7 +80,7 @@ class Simulation:
         """Process one event, record it, and send the jobs that follow."""
         if arrival is None:
             self._change_membership(executor)
-        else:
+        elif not self.session.is_over(arrival[0].arrival):
             self._arrive(*arrival, executor)
         if not self.session.is_finished:
             self._dispatch(executor)
@@ -105,7 +106,7 @@ class Simulation:
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
-            job = rebuild(Job, entry["job"])
+            job = rebuild(Job, self.session.place(entry["job"]))
             self.flights[job.client] = SimulatedFlight(**{**entry, "job": job})
             self.session.adopt(job)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
 from asyncmanifold.tasks.task import Task
@@ -22,7 +23,7 @@ NEEDED: dict[str, Any] = {
 
 def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     """Return the accepted updates of a trace; an ``InputError`` names a missing or wrong field."""
-    updates = [record for record in trace if record.get("kind") == "update"]
+    updates = list(_updates_and_returns(trace))
     if not updates:
         raise InputError("no accepted updates to replay")
     for number, record in enumerate(updates, start=1):
@@ -34,6 +35,23 @@ def recorded_updates(trace: Iterable[Record]) -> list[Record]:
                     f"update {number} has {name} = {record[name]!r}, must be a number, at least 0"
                 )
     return updates
+
+
+def _updates_and_returns(trace: Iterable[Record]) -> Iterator[Record]:
+    """Yield the updates; one before which the run went back to a kept model says to which, as ``after``."""
+    after: int | None = None
+    for record in trace:
+        kind = record.get("kind")
+        if kind == "changed" and str(record["key"]).startswith(("method.", "training.")):
+            raise InputError(
+                f"{record['key']} changed after update {record['update']}: only runs of one configuration "
+                "can be repeated"
+            )
+        if kind == "back":
+            after = record["to"]
+        elif kind == "update":
+            yield record if after is None else {**record, "after": after}
+            after = None
 
 
 def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
@@ -71,21 +89,38 @@ class Replay:
                     f"{session.curve_epochs} along the curve"
                 )
             self._starting.setdefault(record["base_version"], []).append(place - 1)
+        self._returns = {record["after"] for record in updates if "after" in record}
+        session.kept = KeptModels(None, most=len(self._returns))
         self._jobs: dict[int, Job] = {}
         self._last_version = max(max(record["version"], record["base_version"]) for record in updates)
 
     def run(self, executor: Executor) -> None:
         """Repeat every recorded update."""
-        self._session.evaluate(0.0)
+        time = 0.0
+        self._session.evaluate(time)
+        self._keep()
         self._send(executor)
         for number, record in enumerate(self._updates, start=1):
+            if "after" in record:
+                self._session.go_back(record["time"], record["after"])
+                self._send(executor)
             version = self._session.state.version
+            if self._session.is_over(record["time"]):
+                self._session.evaluate_last(time)
+                return
+            time = record["time"]
             problem = self._absorb(record, executor)
             if problem is not None:
                 raise RunError(f"update {number} of the trace cannot be repeated: {problem}")
             self._session.evaluate_if_due(record["time"])
+            self._keep()
             if self._session.state.version != version:
                 self._send(executor)
+
+    def _keep(self) -> None:
+        """Keep the model if the run went back to it later."""
+        if self._session.state.updates in self._returns:
+            self._session.kept.keep(self._session.state, self._session.epochs)
 
     def _absorb(self, record: Record, executor: Executor) -> str | None:
         """Train and absorb an update with its recorded weight; return the problem, if there is one."""

@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from torch import nn
 
+from asyncmanifold.arithmetic import require_arithmetic
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.configuration.own_tasks import OwnTask, place_title
+from asyncmanifold.configuration.python_tasks import PythonTask, task_settings
 from asyncmanifold.configuration.tables import to_tree
+from asyncmanifold.devices import CPU, find_device, repeatable
 from asyncmanifold.errors import RunError
 from asyncmanifold.execution.allocator import keep_freed_memory
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.placement import Placement
 from asyncmanifold.execution.training_worker import Recipe
+from asyncmanifold.progress import RunWatcher, display, is_watched
+from asyncmanifold.results import Result, load_model
 from asyncmanifold.server.methods import Method, named_method
-from asyncmanifold.session.journal import Journal, Records
+from asyncmanifold.session.best_model import replace_non_finite
+from asyncmanifold.session.journal import Journal, Records, load_weights
+from asyncmanifold.session.observers import as_observers
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.session import Session, TraceWriter, replace_non_finite
+from asyncmanifold.session.session import Session
 from asyncmanifold.session.summary import Summary
-from asyncmanifold.session.trace import Record
+from asyncmanifold.session.trace import Record, TraceWriter
 from asyncmanifold.simulation.engine import Simulation
 from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
-from asyncmanifold.tasks.data import sizes_of
-from asyncmanifold.tasks.task import Task
+from asyncmanifold.tasks.data import Excerpt, sizes_of
+from asyncmanifold.tasks.fingerprint import fingerprint_task
+from asyncmanifold.tasks.task import Task, TaskSettings
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel
 
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a run.
-
-    Arguments:
-        model: the final model, or the average if the method has one.
-        summary: the numbers of the run, as in ``summary.json``.
-        trace: every record, as in ``trace.jsonl``.
-
-    >>> from asyncmanifold import Result
-    >>> Result(model=None, summary={"final": 0.9}, trace=[]).summary["final"]
-    0.9
-    """
-
-    model: nn.Module
-    summary: Summary
-    trace: list[Record]
+CURVED = "portable arithmetic does not cover curved spaces: their square roots depend on the processor"
 
 
 def simulate(
-    task: Task,
+    task: Task | Callable[[int], Task],
     method: Method | str = "asyncbezier",
     *,
     training: LocalTraining | None = None,
@@ -61,11 +55,13 @@ def simulate(
     placement: Placement | None = None,
     records: Records | None = None,
     replay: Iterable[Record] | None = None,
+    progress: bool | None = None,
 ) -> Result:
     """Run ``method`` on ``task`` and return the final model, a summary and the trace.
 
     Arguments:
-        task: model, loss and data.
+        task: model, loss and data; or a function of the seed that returns them. Of a function in a file the
+            run's directory notes the place, so that ``landscape`` can build the task again.
         method: the name of a published method, or a ``Method`` composed of parts.
         training: how clients train.
         schedule: when clients arrive.
@@ -74,6 +70,7 @@ def simulate(
         records: where the run is stored, and who observes it.
         replay: the trace of another run, whose accepted updates are repeated in their order; the schedule is
             then not used.
+        progress: show a progress bar; by default in a terminal and in a notebook.
 
     >>> import torch
     >>> from asyncmanifold import Run, Task, simulate
@@ -83,49 +80,88 @@ def simulate(
     8
     """
     name, chosen = named_method(method)
-    training, schedule, run = training or LocalTraining(), schedule or Schedule(), run or Run()
+    training, schedule, run = training or LocalTraining(), schedule or Schedule(), (run or Run()).resolved()
+    device = find_device(run.device)
     placement, records = placement or Placement(), records or Records()
+    require_arithmetic(run.arithmetic)
+    settings = task_settings(task)
+    task = settings.build(run.seed)
+    task.check_target(run.target)
     updates = None
     if replay is not None:
         updates = recorded_updates(replay)
-        task, run = arrange_clients(task, updates), replace(run, updates=len(updates))
+        task, run = (
+            arrange_clients(task, updates),
+            replace(run, updates=len(updates), keep_models=0, roll_back=False),
+        )
     with ExitStack() as stack:
-        stack.enter_context(torch_threads())
+        stack.enter_context(torch_threads(run.threads))
+        stack.enter_context(repeatable(device))
+        quiet = not (is_watched() if progress is None else progress)
+        shown = stack.enter_context(display(name, run.updates, quiet=quiet))
+        if not quiet:
+            records = replace(records, observer=[RunWatcher(shown), *as_observers(records.observer)])
         keep_freed_memory()
-        model = FlatModel(task.build_model(run.seed))
-        labels = {"scenario": type(task).__name__.lower(), "method": name, "seed": run.seed}
-        described = _describe(task, model, name, method=chosen, training=training, schedule=schedule, run=run)
-        journal = Journal(records, described, labels)
+        model = FlatModel(task.build_model(run.seed), device)
+        sections = {"method": chosen, "training": training, "schedule": schedule, "run": run}
+        labels = {"scenario": _title(settings), "method": name, "seed": run.seed}
+        described = _describe(settings, task, model, name, sections)
+        fingerprint = None if records.out is None else fingerprint_task(task, model.module)
+        journal = Journal(records, described, labels, fingerprint)
         stack.callback(journal.close)
         if journal.is_finished:
-            return _make_result(model, journal.load_finished(model), journal)
+            return _finished_result(model, journal)
+        _warn(journal, placement, is_doubtful=run.arithmetic == "portable" and not model.space.is_flat)
         session = open_session(task, chosen, training, run, model, journal)
+        journal.attach(session)
         engine: Simulation | Replay
         if updates is None:
+            session.kept = journal.kept_models(run.keep_models)
             engine = Simulation(session, schedule, sizes_of(task.clients))
             journal.restore(engine.unpack)
         else:
             engine = Replay(session, updates)
             journal.restore()
-        recipe = Recipe(task, chosen.embedding, chosen.outgoing, training, run.seed)
+        recipe = make_recipe(task, chosen, training, run)
         executor = _open_executor(placement, recipe, journal)
         stack.callback(executor.close)
         if isinstance(engine, Replay):
             engine.run(executor)
         else:
             _run_simulation(engine, executor, journal)
-        return _make_result(model, _score_and_conclude(session, task, journal), journal)
+        summary = _score_and_conclude(session, task, journal)
+        return Result(model.module.eval().to(CPU), summary, journal.records, _best_model(session))
+
+
+def _warn(journal: Journal, placement: Placement, *, is_doubtful: bool) -> None:
+    """Tell the observer of what is allowed, but perhaps not meant."""
+    for reason in (CURVED if is_doubtful else None, placement.crowding()):
+        if reason is not None:
+            journal.tell({"kind": "warning", "reason": reason})
 
 
 def open_session(
     task: Task, method: Method, training: LocalTraining, run: Run, model: FlatModel, trace: TraceWriter
 ) -> Session:
-    """Return a session that evaluates models on the task's test data."""
+    """Return a session that evaluates models on the task's test data, from the run's initial model, if
+    any."""
+    if run.initial_model is not None:
+        load_weights(Path(run.initial_model), model)
 
     def judge(_: int, judged: FlatModel) -> dict[str, float]:
         return task.evaluate(judged, task.test)
 
-    return Session(method, training, run, model, trace, judge, list(task.metrics))
+    def glance(_: int, judged: FlatModel) -> dict[str, float]:
+        return task.evaluate(judged, Excerpt(task.test, run.target_examples))
+
+    names, lower = task.metric_names, task.lower_is_better
+    return Session(method, training, run, model, trace, judge, names, lower, glance)
+
+
+def make_recipe(task: Task, method: Method, training: LocalTraining, run: Run) -> Recipe:
+    """Return what the workers of a run need."""
+    device = find_device(run.device)
+    return Recipe(task, method.embedding, method.outgoing, training, run.seed, device, run.threads)
 
 
 def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:
@@ -151,6 +187,9 @@ def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal
             journal.tell({"kind": "warning", "reason": f"checkpoint not written: {problem}"})
 
     session = simulation.session
+    if session.dispatched:  # resumed: a full disk shows here, before any training
+        journal.begin(session, simulation.time)
+        journal.checkpoint(simulation.pack())
     is_settled = False
     saved = perf_counter()
     try:
@@ -161,13 +200,15 @@ def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal
             is_settled = False
             simulation.advance(arrival, executor)
             is_settled = True
-            if perf_counter() - saved >= session.run.checkpoint_seconds:
+            if session.must_checkpoint or perf_counter() - saved >= session.run.checkpoint_seconds:
+                session.must_checkpoint = False
                 checkpoint()
                 saved = perf_counter()
     except KeyboardInterrupt:
         if is_settled:
             checkpoint()
         raise
+    session.evaluate_last(simulation.time)
     checkpoint()
 
 
@@ -195,14 +236,37 @@ def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None
     return sum(score * size for score, size in known) / total if total else None
 
 
-def _make_result(model: FlatModel, summary: Summary, journal: Journal) -> Result:
-    return Result(model.module.eval(), summary, journal.records)
+def _best_model(session: Session) -> nn.Module | None:
+    """Return a copy of the best model; the session's own module holds the final one."""
+    if session.best is None:
+        return None
+    best = FlatModel(copy.deepcopy(session.model.module))
+    best.load(session.best.theta, session.best.statistics)
+    return best.module.eval().to(CPU)
 
 
-def _describe(task: Task, model: FlatModel, name: str, **sections: Any) -> dict[str, Any]:
+def _finished_result(model: FlatModel, journal: Journal) -> Result:
+    """Return the result of a run that its directory holds."""
+    assert journal.directory is not None
+    summary = journal.load_finished(model)
+    best = None
+    if journal.directory.best.exists():
+        best = load_model(copy.deepcopy(model.module), journal.directory.best)
+    return Result(model.module.eval().to(CPU), summary, journal.records, best)
+
+
+def _title(settings: TaskSettings) -> str:
+    """Return a short name of a task for summaries and reports."""
+    return place_title(settings.place) if isinstance(settings, OwnTask) else "task"
+
+
+def _describe(
+    settings: TaskSettings, task: Task, model: FlatModel, name: str, sections: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a configuration to record for a run whose task is not from a scenario."""
+    counts = {"clients": len(task.clients), "parameters": model.size}
     return {
         "method_name": name,
-        "task": {"clients": len(task.clients), "parameters": model.size},
+        "task": counts if isinstance(settings, PythonTask) else to_tree(settings),
         **{section: to_tree(value) for section, value in sections.items()},
     }

@@ -34,21 +34,28 @@ DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Cxr8:
-    """The X-rays, partitioned by whole patients into clients, test set and validation sets."""
+    """The X-rays, partitioned by whole patients into clients, test set and validation sets.
+
+    Arguments:
+        data: an .npz file with images (N, 128, 128), labels (N, conditions; 0 or 1) and patient_id.
+        weights: a .safetensors file of published ImageNet weights to start from.
+        clients: how many clients share the patients.
+        conditions: the number of label columns to use, from the first.
+        image_size: smaller images are made by averaging squares of pixels.
+        width: the published width of the ShuffleNet: ``"x0.5"``, ``"x1.0"`` or ``"x1.5"``.
+        max_examples: use a random subset of this size, the test set included.
+        test_fraction: the share of X-rays, by whole patients, that the global model is evaluated on.
+        validation_fraction: the share of a client's X-rays, by whole patients, held out for fairness and
+            tuning.
+    """
 
     data: str | None = None
-    """An .npz file with images (N, 128, 128), labels (N, conditions; 0 or 1) and patient_id."""
     weights: str | None = None
-    """A .safetensors file of published ImageNet weights to start from."""
     clients: int = 30
     conditions: int = 8
-    """The number of label columns to use, from the first."""
     image_size: int = STORED_SIZE
-    """Smaller images are made by averaging squares of pixels."""
     width: Literal["x0.5", "x1.0", "x1.5"] = "x1.5"
-    """The published width of the ShuffleNet."""
     max_examples: int | None = None
-    """Use a random subset of this size, the test set included."""
     test_fraction: float = 0.2
     validation_fraction: float = 0.1
 
@@ -56,6 +63,13 @@ class Cxr8:
         check(self, **dict.fromkeys(("clients", "conditions", "max_examples"), "at least 1"))
         check(self, image_size="one of 16, 32, 64, 128", width="'x0.5', 'x1.0' or 'x1.5'")
         check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
+
+    @property
+    def caution(self) -> str | None:
+        """What a reader of the results has to know: random weights are not where the paper starts."""
+        if self.weights is not None:
+            return None
+        return "cxr8 starts from random weights, the paper from ImageNet's: --set weights=FILE.safetensors"
 
     def build(self, seed: int) -> Task:
         """Return the task; the same seed gives the same split."""
@@ -136,6 +150,8 @@ class _OverConditions:
     NaN if there is no such condition, or if an output is not finite.
     """
 
+    higher_is_better = True
+    plot_upper_bound = 1.0
     SCORE: str
     """The name of the score in torchmetrics."""
 

@@ -1,16 +1,18 @@
-"""Examples, read in batches by index. A client's share is an index array, never a copy."""
+"""Examples, read in batches by index. A client's share is an index array, never a copy.
+
+``tasks/own_data.py`` turns whatever else a user has into these.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, overload, runtime_checkable
+from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
 
 from asyncmanifold.errors import InputError
 
@@ -24,7 +26,10 @@ class Data(Protocol):
         ...
 
     def batch(self, indices: Tensor) -> tuple[Any, Any]:
-        """Return the inputs and targets of these examples, as the model and the loss expect them."""
+        """Return the inputs and targets of these examples, as the model and the loss expect them.
+
+        Inputs that are a dictionary are given to the model as keyword arguments.
+        """
         ...
 
 
@@ -53,6 +58,21 @@ class TensorData:
         rows = indices if self.indices is None else self.indices.index_select(0, indices)
         inputs, targets = self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
         return inputs if self.prepare is None else self.prepare(inputs), targets
+
+
+@dataclass(frozen=True, eq=False)
+class Excerpt:
+    """At most ``count`` of other examples, spread evenly over them."""
+
+    data: Data
+    count: int
+
+    def __len__(self) -> int:
+        return min(self.count, len(self.data))
+
+    def batch(self, indices: Tensor) -> tuple[Any, Any]:
+        """Return the examples at these places of the excerpt."""
+        return self.data.batch(indices * len(self.data) // len(self))
 
 
 class Shares(Sequence[TensorData]):
@@ -132,43 +152,6 @@ def split_examples(
         "validation": Shares(inputs, targets, validation, prepare),
         "test": TensorData(inputs, targets, torch.from_numpy(test), prepare),
     }
-
-
-class DatasetData:
-    """Any map-style torch ``Dataset`` of (input, target) pairs."""
-
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self._dataset = cast(Any, dataset)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def batch(self, indices: Tensor) -> tuple[Any, Any]:
-        """Return the collated examples."""
-        numbers = indices.tolist()
-        fetch = getattr(self._dataset, "__getitems__", None)
-        items = fetch(numbers) if fetch else [self._dataset[number] for number in numbers]
-        inputs, targets = default_collate(items)
-        return inputs, targets
-
-
-def as_data(examples: Any) -> Data:
-    """Return a user's examples, (inputs, targets) tensors or a torch ``Dataset``, as ``Data``."""
-    if isinstance(examples, Data):
-        return examples
-    if isinstance(examples, tuple) and len(examples) == 2:
-        inputs, targets = (torch.as_tensor(part) for part in examples)
-        return TensorData(inputs, targets)
-    if hasattr(examples, "__getitem__") and hasattr(examples, "__len__"):
-        return DatasetData(examples)
-    raise InputError(
-        f"client data must be (inputs, targets), a torch Dataset or Data, not {type(examples).__name__}"
-    )
-
-
-def all_data(clients: Sequence[Any]) -> Sequence[Data]:
-    """Return the examples of each client as ``Data``."""
-    return clients if isinstance(clients, Shares) else [as_data(examples) for examples in clients]
 
 
 def sizes_of(clients: Sequence[Data]) -> list[int]:

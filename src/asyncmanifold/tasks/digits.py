@@ -21,13 +21,19 @@ from asyncmanifold.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """The digits, partitioned by Dirichlet(``concentration``) on labels, as in the paper for FEMNIST."""
+    """The digits, partitioned by Dirichlet(``concentration``) on labels, as in the paper for FEMNIST.
+
+    Arguments:
+        clients: how many clients share the training digits.
+        concentration: of the Dirichlet distribution; small values give each client few classes.
+        min_examples: the partition is drawn again until every client has at least this many.
+        test_fraction: the share of all digits that the global model is evaluated on.
+        validation_fraction: the share of a client's digits that is held out for fairness and tuning.
+    """
 
     clients: int = 20
     concentration: float = 0.3
-    """Small values give each client few classes."""
     min_examples: int = 8
-    """The partition is drawn again until every client has at least this many."""
     test_fraction: float = 0.25
     validation_fraction: float = 0.2
 

@@ -27,27 +27,32 @@ class Femnist:
     """FEMNIST, partitioned by Dirichlet(``concentration``) on labels, or by whole writers.
 
     The test set is the file's own, ``is_test``.
+
+    Arguments:
+        data: an .npz file with images (N, 28, 28; background 255), labels, user and is_test.
+        clients: how many clients share the training images.
+        partition: ``"dirichlet"`` on labels, or by whole ``"writer"``.
+        concentration: of the Dirichlet distribution; small values give each client few classes.
+        min_examples: every client has at least this many, including those for validation.
+        max_examples: train on a random subset of this size.
+        max_test: test on a random subset of this size.
+        validation_fraction: the share of a client's images that is held out for fairness and tuning.
+        kernel: the kernel size of the CNN's convolutions, odd.
+        channels: output channels of its first convolution; the second has twice as many.
+        hidden: the width of its first dense layer.
     """
 
     data: str | None = None
-    """An .npz file with images (N, 28, 28; background 255), labels, user and is_test."""
     clients: int = 30
     partition: Literal["dirichlet", "writer"] = "dirichlet"
     concentration: float = 0.5
-    """Small values give each client few classes."""
     min_examples: int = 20
-    """Every client has at least this many, including those for validation."""
     max_examples: int | None = None
-    """Train on a random subset of this size."""
     max_test: int | None = None
-    """Test on a random subset of this size."""
     validation_fraction: float = 0.1
     kernel: int = 5
-    """The kernel size of the CNN's convolutions, odd."""
     channels: int = 32
-    """Output channels of its first convolution; the second has twice as many."""
     hidden: int = 512
-    """The width of its first dense layer."""
 
     def __post_init__(self) -> None:
         counts = ("clients", "channels", "hidden", "kernel", "max_examples", "max_test")

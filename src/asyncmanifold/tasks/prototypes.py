@@ -23,6 +23,10 @@ class Prototypes(Digits):
 
     On the ``sphere`` prototypes are always unit vectors; in ``flat`` space they are free, and are normalised
     only when they are compared.
+
+    Arguments:
+        space: where prototypes live: on the ``"sphere"``, or in ``"flat"`` space.
+        dimension: the dimension of prototypes. Other arguments are those of ``Digits``.
     """
 
     space: Literal["sphere", "flat"] = "sphere"

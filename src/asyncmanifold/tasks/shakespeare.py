@@ -35,25 +35,33 @@ class Shakespeare:
     Each speaker's text is split into training, validation and test text, in this order. A window lies within
     one of them, so no character is in windows of two. A held-out text too short for a window is used for
     training.
+
+    Arguments:
+        data: a .jsonl or .jsonl.gz file of speeches in order: objects with ``play``, ``speaker`` and
+            ``lines``.
+        clients: at most the number of plays; surplus plays are dealt evenly at random.
+        context: characters that the model sees; a window holds these and the next one.
+        stride: the distance between the starts of two windows, in characters.
+        max_windows: the most training windows per client, chosen at random.
+        max_test: the most test windows, and validation windows of all clients together, chosen at random.
+        test_fraction: the share of each speaker's text that the global model is evaluated on.
+        validation_fraction: the share of each speaker's text that is held out for fairness and tuning.
+        layers: the transformer's layers.
+        heads: attention heads per layer; each is width // heads wide.
+        width: the width of its embeddings.
+        dropout: the share of activations dropped during training.
     """
 
     data: str | None = None
-    """A .jsonl or .jsonl.gz file of speeches in order: objects with ``play``, ``speaker`` and ``lines``."""
     clients: int = 30
-    """At most the number of plays; surplus plays are dealt evenly at random."""
     context: int = 80
-    """Characters that the model sees; a window holds these and the next one."""
     stride: int = 1
-    """The distance between the starts of two windows, in characters."""
     max_windows: int | None = None
-    """The most training windows per client, chosen at random."""
     max_test: int | None = 20_000
-    """The most test windows, and validation windows of all clients together, chosen at random."""
     test_fraction: float = 0.1
     validation_fraction: float = 0.1
     layers: int = 6
     heads: int = 6
-    """Each is width // heads wide."""
     width: int = 128
     dropout: float = 0.1
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from asyncmanifold.devices import CPU, move
 from asyncmanifold.errors import InputError
-from asyncmanifold.metrics import Accuracy, Metric
+from asyncmanifold.metrics import Accuracy
+from asyncmanifold.scores import Score, as_number, read_scores
 from asyncmanifold.seeding import Purpose, derive, torch_seed
-from asyncmanifold.tasks.data import Data, all_data, as_data, sizes_of
+from asyncmanifold.tasks.data import Data, Shares, sizes_of
+from asyncmanifold.tasks.own_data import DatasetData, all_data, as_data
 from asyncmanifold.vectors import FlatModel
 
 
@@ -29,7 +32,9 @@ class TaskSettings(Protocol):
 class Task:
     """A model, a loss, each client's examples, and a test set.
 
-    Examples are (inputs, targets) tensors, a torch ``Dataset``, or anything with the two methods of ``Data``.
+    Examples are (inputs, targets) tensors; a torch ``Dataset``; a ``DataLoader``, of which the dataset and
+    the ``collate_fn`` are used; a dictionary of tensors with the targets as ``labels``; or anything with the
+    two methods of ``Data``. Inputs that are a dictionary are given to the model as keyword arguments.
 
     Arguments:
         model: a module, or a function that makes one, which is called with the run's seed set.
@@ -37,7 +42,9 @@ class Task:
         clients: training examples of each client; for very many clients, ``Shares`` of the same examples.
         test: examples that the global model is evaluated on.
         validation: held-out examples of each client, for fairness and tuning.
-        metrics: how outputs are scored, higher is better. The first is the one that is reported.
+        metrics: how outputs are scored, by name: metrics of torchmetrics, or a ``Score`` of any function. The
+            first is the one that is reported; with none it is the loss. The default is the accuracy if
+            targets are whole numbers, else none.
 
     >>> import torch
     >>> from asyncmanifold import Task
@@ -51,7 +58,7 @@ class Task:
     clients: Sequence[Any]
     test: Any
     validation: Sequence[Any] | None = None
-    metrics: Mapping[str, Callable[[], Metric]] = field(default_factory=lambda: {"accuracy": Accuracy})
+    metrics: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -66,13 +73,41 @@ class Task:
             object.__setattr__(self, "validation", all_data(self.validation))
             if len(self.validation) != len(self.clients):
                 raise InputError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
-        if not self.metrics:
-            raise InputError("Task(metrics=…) must name at least one metric")
+        for data in (self.test, None if isinstance(self.clients, Shares) else self.clients[0]):
+            if isinstance(data, DatasetData):
+                data.batch(torch.arange(min(2, len(data))))  # so that wrong examples are refused at once
+        metrics = _usual_metrics(self.test) if self.metrics is None else self.metrics
+        object.__setattr__(self, "metrics", read_scores(metrics))
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """The metrics by name."""
+        assert isinstance(self.metrics, dict)
+        return self.metrics
 
     @property
     def metric(self) -> str:
         """The name of the metric that is reported."""
-        return next(iter(self.metrics))
+        return next(iter(self.scores), "loss")
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of all metrics, the reported one first."""
+        return list(self.scores) or ["loss"]
+
+    @property
+    def lower_is_better(self) -> list[str]:
+        """The names of those metrics of which less is better."""
+        return [name for name, score in self.scores.items() if not score.higher_is_better] + ["loss"]
+
+    def check_target(self, target: float | None) -> None:
+        """Raise ``InputError`` for a target that no score can reach, such as 90 where 0.9 is meant."""
+        highest = self.scores[self.metric].highest if self.scores else None
+        if target is not None and highest is not None and target > highest:
+            hint = f" ({target:g} % is {target / 100:g})" if target / 100 <= highest else ""
+            raise InputError(
+                f"Run(target={target:g}) must be at most {highest:g}, the highest {self.metric}{hint}"
+            )
 
     def build_model(self, seed: int) -> nn.Module:
         """Return a fresh module with its initial weights."""
@@ -83,18 +118,26 @@ class Task:
 
     def evaluate(self, model: FlatModel, data: Data, batch_size: int = 512) -> dict[str, float]:
         """Return every metric and the mean loss of a model on some examples."""
-        metrics = {name: make() for name, make in self.metrics.items()}
+        metrics = {name: score.start() for name, score in self.scores.items()}
         total = 0.0
         model.module.eval()
         with torch.no_grad():
             for indices in torch.split(torch.arange(len(data)), batch_size):
-                inputs, targets = data.batch(indices)
-                outputs = model.module(inputs)
+                inputs, targets = move(data.batch(indices), model.device)
+                outputs = model.outputs(inputs)
                 total += self.loss(outputs, targets).item() * len(indices)
+                seen = move((outputs, targets), CPU)  # metrics keep their state there
                 for metric in metrics.values():
-                    metric.update(outputs, targets)
-        values = {name: float(metric.compute()) for name, metric in metrics.items()}
+                    metric.update(*seen)
+        values = {name: as_number(name, metric.compute()) for name, metric in metrics.items()}
         return values | {"loss": total / len(data)}
+
+
+def _usual_metrics(test: Data) -> dict[str, Any]:
+    """Return the accuracy where targets are whole numbers; else none: the loss is reported."""
+    _, targets = test.batch(torch.arange(1))
+    is_class = isinstance(targets, Tensor) and not targets.is_floating_point() and not targets.is_complex()
+    return {"accuracy": Accuracy} if is_class else {}
 
 
 def _list_numbers(numbers: list[int], most: int = 5) -> str:

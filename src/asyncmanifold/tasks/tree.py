@@ -28,6 +28,17 @@ class TreeTask:
 
     An example is a node, one of its ancestors and ``negatives`` other nodes; the ancestor is to be found.
     Nodes are points of a Poincaré ball (``hyperbolic``), where a tree has room, or of ``flat`` space.
+
+    Arguments:
+        space: where nodes live: ``"hyperbolic"`` or ``"flat"``.
+        clients: how many clients share the tree; at most the branches of its second level.
+        branching: children per node.
+        depth: levels below the root.
+        dimension: the dimension of a node's point.
+        negatives: wrong answers per example.
+        repeats: examples per pair, each with other wrong answers.
+        test_fraction: the share of examples that the global model is evaluated on.
+        validation_fraction: the share of a client's examples that is held out for fairness and tuning.
     """
 
     space: Literal["hyperbolic", "flat"] = "hyperbolic"
@@ -37,7 +48,6 @@ class TreeTask:
     dimension: int = 2
     negatives: int = 9
     repeats: int = 4
-    """Examples per pair, each with other wrong answers."""
     test_fraction: float = 0.2
     validation_fraction: float = 0.1
 

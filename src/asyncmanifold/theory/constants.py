@@ -20,15 +20,15 @@ class Theorem:
     measured: MeasuredConstants
 
     def corrected_constants(self, local_lr: float) -> Constants | None:
-        """Return the constants of the corrected theorem, for a penalty of strength α = 0.
+        """Return the constants of the corrected theorem; β is 1, since Q and R take the penalty in.
 
-        With k = ½ + K (½ + η_g/2Q):  C₁ = k L,  C₂ = S L K² G²,  C₃ = k L K₁ σ₁²,
+        With k = ½ + K (½ + R² η_g/2Q):  C₁ = k L,  C₂ = S L K² G²,  C₃ = k L K₁ σ₁²,
         C₄ = (K − K₁) G² [k L + η_l K² (L²/(n + 1) + κ G²/2)].
         """
         if not self.measured.is_sound:
             return None
         known, setting = self.known, self.setting
-        k = _second_order(setting, self.measured.quality)
+        k = _second_order(setting, self.measured.stretch**2 / self.measured.quality)
         smoothness, square = known.smoothness, known.gradient_bound**2
         off_curve = smoothness**2 / (setting.degree + 1) + 0.5 * known.curvature * square
         return Constants(
@@ -53,10 +53,11 @@ class Theorem:
         in_flight = (self.setting.clients - 1) * self.known.gradient_bound**2 / length
         return (descent + error) / (kept * LAMBDA_MIN) + in_flight
 
-    def printed_constants(self, alpha: float = 0.0) -> Constants | None:
+    def printed_constants(self) -> Constants | None:
         """Return the constants as the paper prints them, with L_Φ = L_Θ, L_ι = 1 and curvature C = 0."""
-        if not self.measured.is_sound:
+        if not (self.measured.is_sound and self.measured.staleness > 0.0):
             return None
+        alpha = self.setting.decay
         smoothness, steps, global_lr = self.known.smoothness, self.setting.steps, self.setting.global_lr
         beta = 1.0 + alpha * (1.0 / self.measured.staleness - 1.0)
         spread = smoothness * steps**2 * self.known.gradient_bound**2
@@ -80,9 +81,10 @@ class Theorem:
 
 
 def local_rate(known: KnownConstants, setting: Setting, length: int) -> float:
-    """Return η_l = 1/max(2 C₁, √T), with the C₁ of an ideal correction (Q = 1)."""
+    """Return η_l = 1/max(2 C₁, √T), with the C₁ of an ideal correction (Q = R = 1)."""
     return 1.0 / max(2.0 * _second_order(setting, 1.0) * known.smoothness, sqrt(length))
 
 
-def _second_order(setting: Setting, quality: float) -> float:
-    return 0.5 + setting.steps * (0.5 + setting.global_lr / (2.0 * quality))
+def _second_order(setting: Setting, ratio: float) -> float:
+    """Return k for a ratio R²/Q."""
+    return 0.5 + setting.steps * (0.5 + 0.5 * setting.global_lr * ratio)

@@ -26,13 +26,15 @@ class Setting:
 
     clients: int
     point_steps: int
-    """Local steps at the end point (K₁)."""
+    """Local steps at the end point (K₁), the most of them if they adapt."""
     curve_steps: int
     """Local steps along the curve (K − K₁)."""
     degree: int
     """The degree of the Bézier curve; 1 for a straight line."""
     global_lr: float
     """η_g, the fraction of the way to the local model."""
+    decay: float = 0.0
+    """α, the strength of the penalty."""
 
     @property
     def steps(self) -> int:
@@ -47,12 +49,15 @@ class MeasuredConstants:
     quality: float
     """Q: the share of the descent offered by transported updates that the server's steps keep."""
     staleness: float
-    """S: the distance that a model has moved meanwhile, in units of an update's length."""
+    """S: the distance that a model has moved meanwhile, in units of an update's length; 0 if none."""
+    stretch: float = 1.0
+    """R: the length of the server's steps in units of η_g times an update's, by their squares. At least 1, or
+    1/√B where a step is the mean of B updates: what methods that lengthen nothing guarantee."""
 
     @property
     def is_sound(self) -> bool:
         """Whether the theorem's assumptions hold with these; they may not in runs of a few updates."""
-        return self.quality > 0.0 and self.staleness > 0.0
+        return self.quality > 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class LengthResult:
     decrease: float
     """L(Θ^0) − L(Θ^T), on average."""
     constants: Constants | None
-    """With this length's η_l; None, like the bounds, if Q or S is not above 0."""
+    """With this length's η_l; None, like the bounds, if Q is not above 0."""
     bound: float | None
     printed_bound: float | None
 
@@ -100,7 +105,7 @@ class Finding:
     known: KnownConstants
     setting: Setting
     measured: MeasuredConstants
-    """The smallest Q and the largest S of all lengths, which the bounds use."""
+    """The smallest Q and the largest S and R of all lengths, which the bounds use."""
     lambda_min: float
     printed: Constants | None
     slope: float

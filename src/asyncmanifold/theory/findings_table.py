@@ -51,11 +51,12 @@ def _constants(finding: Finding) -> list[str]:
         f"L_Θ {known.smoothness:.3g}, G {known.gradient_bound:.3g}, σ₁² {known.variance:.3g}, "
         f"λ_min {finding.lambda_min:g}, K {setting.point_steps}+{setting.curve_steps}, "
         f"η_g {setting.global_lr:g}, {setting.clients} clients",
-        f"Q {finding.measured.quality:.3f}, S {finding.measured.staleness:.3f} (measured, the worst length)",
+        f"Q {finding.measured.quality:.3f}, S {finding.measured.staleness:.3f}, "
+        f"R {finding.measured.stretch:.3f} (measured, the worst length)",
     ]
-    if c is not None and finding.printed is not None:
-        p = finding.printed
+    if c is not None:
         lines.append(f"C₁ {c.c1:.3g}, C₂ {c.c2:.3g}, C₃ {c.c3:.3g}, C₄ {c.c4:.3g}, β {c.beta:g} (corrected)")
+    if (p := finding.printed) is not None:
         lines.append(f"C₁ {p.c1:.3g}, C₂ {p.c2:.3g}, C₃ {p.c3:.3g}, β {p.beta:g} (as printed)")
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -41,6 +42,12 @@ class RunNumbers:
     """Σ ⟨−grad L(Θ^τ), step⟩ / η_g."""
     offered: float
     """Σ ⟨−grad L(Θ^τ), transported offset of the local model⟩."""
+    moved: float
+    """Σ ‖step‖² / η_g², over the steps that the model made."""
+    received: float
+    """Σ ‖offset of the local model‖²."""
+    step_share: float
+    """Steps of the model per update: below 1 with a buffer, whose steps are means of several updates."""
     drift: float
     """Σ ‖Θ^τ − Θ^t‖."""
     reach: float
@@ -90,7 +97,7 @@ def measure_run(
     session = open_session(task, method, training, run, model, trace)
     simulation = Simulation(session, SCHEDULE, sizes_of(task.clients))
     executor = InlineExecutor(Recipe(task, method.embedding, method.outgoing, training, seed))
-    square = kept = offered = 0.0
+    square = kept = offered = moved = received = 0.0
     simulation.start(executor)
     while not session.is_finished:
         theta = session.state.theta
@@ -101,8 +108,11 @@ def measure_run(
             raise RuntimeError(f"{problem.name}: an update is missing, which should be impossible: {arrival}")
         base, offset = arrival[0].job.theta, arrival[1].tensors[OFFSETS][-1]
         offered -= space.inner(theta, slope, space.transport(base, theta, offset))
+        received += space.inner(base, offset, offset)
         simulation.advance(arrival, executor)
-        kept -= space.inner(theta, slope, space.log(theta, session.state.theta)) / method.global_lr
+        step = space.log(theta, session.state.theta) / method.global_lr
+        kept -= space.inner(theta, slope, step)
+        moved += space.inner(theta, step, step)
         on_update()
     records = list(trace)
     updates = [record for record in records if record["kind"] == "update"]
@@ -114,6 +124,9 @@ def measure_run(
         end_loss=losses[-1],
         kept=kept,
         offered=offered,
+        moved=moved,
+        received=received,
+        step_share=session.state.version / length,
         drift=drift,
         reach=reach,
         staleness=sum(record["staleness"] for record in updates) / length,
@@ -123,20 +136,25 @@ def measure_run(
 def drift_and_reach(updates: list[Record]) -> tuple[float, float]:
     """Return the sums whose ratio is S: of drifts, and of the longest offset absorbed during each drift.
 
-    ``updates`` are a trace's, one per version: update number τ made version τ + 1 of version τ.
+    ``updates`` are a trace's. Each record has the version after it, which a buffer may leave as it was.
     """
     lengths = [record["update_norm"] for record in updates]
+    made = [0]  # by version: the number of updates that it contains
     drift = reach = 0.0
-    for now, record in enumerate(updates):
+    for number, record in enumerate(updates, start=1):
         drift += record["drift_norm"]
-        reach += max(lengths[record["base_version"] : now], default=0.0)
+        reach += max(lengths[made[record["base_version"]] : made[-1]], default=0.0)
+        made += [number] * (record["version"] - len(made) + 1)
     return drift, reach
 
 
 def measured_constants(runs: list[RunNumbers]) -> MeasuredConstants:
-    """Return Q and S over several runs."""
+    """Return Q, S and R over several runs."""
     offered, reach = sum(run.offered for run in runs), sum(run.reach for run in runs)
+    stretch = sum(run.moved for run in runs) / sum(run.received for run in runs)
+    least = sum(run.step_share for run in runs) / len(runs)
     return MeasuredConstants(
         quality=sum(run.kept for run in runs) / offered if offered > 0.0 else 0.0,
         staleness=sum(run.drift for run in runs) / reach if reach > 0.0 else 0.0,
+        stretch=sqrt(max(least, stretch)),
     )

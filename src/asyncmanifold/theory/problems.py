@@ -63,22 +63,6 @@ class Direction(nn.Module):
         return inputs @ self.weight
 
 
-class Score:
-    """The mean of 1 − loss, a metric that is higher for better models."""
-
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._loss, self._total, self._count = loss, 0.0, 0
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
-        self._total += (1.0 - self._loss(outputs, targets).item()) * len(targets)
-        self._count += len(targets)
-
-    def compute(self) -> float:
-        """Return the mean so far."""
-        return self._total / max(1, self._count)
-
-
 def robust_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the mean of ½ r²/(1 + r²) for residuals r: the Geman–McClure loss, flat for outliers.
 
@@ -151,5 +135,4 @@ def _task(
         loss=loss,
         clients=[Stream(inputs, targets, length=1) for _ in range(CLIENTS)],
         test=(inputs, targets),
-        metrics={"score": lambda: Score(loss)},
     )

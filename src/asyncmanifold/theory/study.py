@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import mean
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.files import write_json
 from asyncmanifold.progress import display
-from asyncmanifold.report.convergence_figure import convergence_figure
-from asyncmanifold.report.figure_files import make_figures_folder, write_pngs, write_svgs
+from asyncmanifold.report.figure_files import make_figures_folder
+from asyncmanifold.report.theory_page import write_theory
 from asyncmanifold.server.methods import METHODS, Method
 from asyncmanifold.session.summary import mean_and_deviation
 from asyncmanifold.theory.constants import LAMBDA_MIN, Theorem, local_rate
@@ -23,16 +22,21 @@ from asyncmanifold.theory.problems import CLIENTS, PROBLEMS, Problem
 from asyncmanifold.theory.slope import log_slope
 from asyncmanifold.threads import torch_threads
 
-COVERED = ("asyncsgd", "fedortho", "fedgs", "asyncbezier")
-"""Methods that the corrected theorem covers: no buffer, no penalty, no correction that lengthens a step."""
+COVERED = (
+    *("asyncbezier", "asyncbezier-ed", "asyncsgd", "fedortho", "fedgs"),
+    *("fedasync", "dcasgd", "asyncfeded", "fedbuff", "fedavg"),
+)
+"""Methods that the corrected theorem covers: those whose clients learn a point or a Bézier curve."""
 POINT_STEPS, CURVE_STEPS = 2, 1
+MOST_STEPS = 4
+"""Where steps adapt, clients begin with this many and never make more: K is the most of them."""
 GLOBAL_LR = 0.5
 
 
 def study_convergence(
     method: str, lengths: Sequence[int], seeds: Sequence[int], out: Path, *, quiet: bool = False
 ) -> list[Finding]:
-    """Run ``method`` on every problem, write theory.json and the figure to ``out``, and return the findings.
+    """Run ``method`` on every problem, write the page and its files to ``out``, and return the findings.
 
     Wrong input is an ``InputError`` of one line, before any run.
     """
@@ -46,7 +50,7 @@ def study_convergence(
     if len(seeds) < 2:
         raise InputError("--seeds: an interval needs two seeds or more")
     problems = [make() for make in PROBLEMS.values()]
-    folder = make_figures_folder(out)
+    make_figures_folder(out)  # before the work, so that an unwritable folder is refused at once
     total = len(problems) * len(seeds) * sum(lengths)
     with torch_threads(), display(f"theory, {method}", total, quiet=quiet) as shown:
         done = count(1)
@@ -54,10 +58,7 @@ def study_convergence(
             _study_problem(problem, method, lengths, list(seeds), lambda note: shown.show(next(done), note))
             for problem in problems
         ]
-    write_json(out / "theory.json", [asdict(finding) for finding in findings])
-    figure = convergence_figure(findings)
-    write_svgs(folder, [figure])
-    write_pngs(folder, [figure])
+    write_theory(findings, out)
     return findings
 
 
@@ -65,18 +66,27 @@ def chosen_setting(method: Method) -> Setting:
     """Return the settings of clients and server in every run of a method."""
     return Setting(
         clients=CLIENTS,
-        point_steps=POINT_STEPS,
+        point_steps=POINT_STEPS if method.adaptive_epochs is None else MOST_STEPS,
         curve_steps=CURVE_STEPS if method.embedding.is_curve else 0,
         degree=method.embedding.points,
         global_lr=GLOBAL_LR,
+        decay=getattr(method.penalty, "decay", 0.0),
     )
+
+
+def chosen_method(name: str) -> Method:
+    """Return a published method as it is studied: clients count alike, and adaptive steps are bounded."""
+    method = replace(METHODS[name], weighting="none", global_lr=GLOBAL_LR)
+    if method.adaptive_epochs is None:
+        return method
+    return replace(method, adaptive_epochs=replace(method.adaptive_epochs, max_epochs=MOST_STEPS))
 
 
 def _study_problem(
     problem: Problem, name: str, lengths: list[int], seeds: list[int], on_update: Callable[[str], None]
 ) -> Finding:
     """Run all lengths and seeds on one problem, and return its slope, constants and bounds."""
-    method = replace(METHODS[name], weighting="none", global_lr=GLOBAL_LR)
+    method = chosen_method(name)
     known, setting = problem.known, chosen_setting(method)
     runs: dict[int, list[RunNumbers]] = {}
     for length in lengths:
@@ -87,7 +97,9 @@ def _study_problem(
         ]
     measured = [measured_constants(made) for made in runs.values()]
     worst = MeasuredConstants(
-        quality=min(found.quality for found in measured), staleness=max(found.staleness for found in measured)
+        quality=min(found.quality for found in measured),
+        staleness=max(found.staleness for found in measured),
+        stretch=max(found.stretch for found in measured),
     )
     theorem = Theorem(known, setting, worst)
     squares = [[run.square for run in made] for made in runs.values()]

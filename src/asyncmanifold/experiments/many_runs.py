@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import replace
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from time import perf_counter
 from typing import Any
 
 from asyncmanifold.configuration.config import Config, config_tree
-from asyncmanifold.errors import InputError
+from asyncmanifold.configuration.python_tasks import PythonTask
+from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.execution.importable import check_importable
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.execution.process_workers import block_interrupts
-from asyncmanifold.progress import display
+from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupts
+from asyncmanifold.progress import Display, display
+from asyncmanifold.results import Result
 from asyncmanifold.session.journal import Records
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
@@ -27,14 +31,24 @@ Key = tuple[str, ...]
 """A run's method, seed …, which identify it among several; also its path below the common directory."""
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a study keeps of one of its runs."""
+
+    summary: Summary
+    evaluations: list[Record]
+
+
 def run_config(
     config: Config,
     records: Records,
     placement: Placement | None = None,
     replay: list[Record] | None = None,
-) -> Summary:
-    """Run one configuration and return its summary; ``replay`` is as in ``simulate``."""
+) -> Result:
+    """Run one configuration; ``replay`` is as in ``simulate``."""
+    config = replace(config, run=config.run.resolved())
     labels = {"scenario": config.scenario, "method": config.method_name, "seed": config.run.seed}
+    described = None if isinstance(config.task, PythonTask) else config_tree(config)
     return simulate(
         config.build_task(),
         config.method,
@@ -42,28 +56,52 @@ def run_config(
         schedule=config.schedule,
         run=config.run,
         placement=placement,
-        records=replace(records, config=config_tree(config), labels=labels),
+        records=replace(records, config=described, labels=labels),
         replay=replay,
-    ).summary
+        progress=False,
+    )
 
 
 def run_all(
     configs: Mapping[Key, Config],
-    out: Path,
+    out: Path | None,
     *,
     resume: bool,
     workers: int,
     on_progress: Callable[[Key, int], None],
     on_end: Callable[[Key, Summary | BaseException], None],
-) -> dict[Key, Summary]:
-    """Run every configuration, ``workers`` at a time, each in its own process; return the successful ones.
+) -> dict[Key, FinishedRun]:
+    """Run every configuration, ``workers`` at a time; return the successful ones.
 
-    Each run trains inline: whole runs in parallel share nothing and never wait for each other. Processes are
-    spawned, since forking a process that runs threads, as torch does, is not safe.
+    One worker is this process. Each run trains inline: whole runs in parallel share nothing and never wait
+    for each other.
     """
+    if workers > 1:
+        return _run_in_processes(configs, out, resume, workers, on_progress, on_end)
+    runs: dict[Key, FinishedRun] = {}
+    for key, config in configs.items():
+        report = partial(on_progress, key)
+        try:
+            runs[key] = _run_one(config, run_directory(out, key), resume, report)
+            on_end(key, runs[key].summary)
+        except RunError as error:
+            on_end(key, error)
+    return runs
+
+
+def _run_in_processes(
+    configs: Mapping[Key, Config],
+    out: Path | None,
+    resume: bool,
+    workers: int,
+    on_progress: Callable[[Key, int], None],
+    on_end: Callable[[Key, Summary | BaseException], None],
+) -> dict[Key, FinishedRun]:
+    """Run in processes. They are spawned: forking a process that runs threads, as torch does, is not safe."""
+    check_importable(list(configs.values()))
     context = multiprocessing.get_context("spawn")
     reports: Any = context.Queue()
-    summaries: dict[Key, Summary] = {}
+    runs: dict[Key, FinishedRun] = {}
     with ProcessPoolExecutor(
         max_workers=min(workers, len(configs)),
         mp_context=context,
@@ -71,8 +109,8 @@ def run_all(
         initargs=(reports,),
     ) as pool:
         with block_interrupts():
-            futures: dict[Future[Summary], Key] = {
-                pool.submit(_run_one, key, config, run_directory(out, key), resume): key
+            futures: dict[Future[FinishedRun], Key] = {
+                pool.submit(_run_in_process, key, config, run_directory(out, key), resume): key
                 for key, config in configs.items()
             }
         waiting = set(futures)
@@ -83,35 +121,43 @@ def run_all(
                 for future in ended:
                     key = futures[future]
                     error = future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise RunError(NOT_STARTED) from error
                     if error is None:
-                        summaries[key] = future.result()
-                    on_end(key, error or summaries[key])
+                        runs[key] = future.result()
+                    on_end(key, error or runs[key].summary)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
                 process.terminate()  # each run writes a checkpoint first
             raise
-    return {key: summaries[key] for key in configs if key in summaries}
+    return {key: runs[key] for key in configs if key in runs}
 
 
-def run_directory(out: Path, key: Key) -> Path:
+def say_cautions(configs: Iterable[Config], shown: Display) -> None:
+    """Show, once each, what a reader of these runs' results has to know about their tasks."""
+    for line in dict.fromkeys(getattr(config.task, "caution", None) for config in configs):
+        if line is not None:
+            shown.say(f"note: {line}")
+
+
+def run_directory(out: Path | None, key: Key) -> Path | None:
     """Return the directory of one of several runs."""
-    return out.joinpath(*key)
+    return None if out is None else out.joinpath(*key)
 
 
 def run_with_progress(
     configs: Mapping[Key, Config],
-    out: Path,
+    out: Path | None,
     *,
     resume: bool,
-    workers: int | None,
+    workers: int,
     quiet: bool,
     score: str = "final",
-) -> tuple[dict[Key, Summary], list[str]]:
-    """Run every configuration with a progress display; return the summaries, and one line per failed run.
+) -> tuple[dict[Key, FinishedRun], list[str]]:
+    """Run every configuration with a progress display; return the runs, and one line per failed run.
 
-    The default for ``workers`` is one per core. ``score`` is the key of the summary that is shown when a run
-    ends.
+    ``score`` is the key of the summary that is shown when a run ends.
     """
     reached: dict[Key, int] = {}
     found: dict[Key, int] = {}  # updates that an earlier call made of a run
@@ -119,6 +165,7 @@ def run_with_progress(
     total = sum(config.run.updates for config in configs.values())
     title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
     with display(title, total, quiet=quiet) as shown:
+        say_cautions(configs.values(), shown)
 
         def on_progress(key: Key, update: int) -> None:
             reached[key] = update
@@ -138,19 +185,22 @@ def run_with_progress(
             found.setdefault(key, configs[key].run.updates)
             on_progress(key, configs[key].run.updates)
 
-        summaries = run_all(
+        if (crowding := Placement(workers=workers).crowding()) is not None:
+            shown.say(f"warning: {crowding}")
+        runs = run_all(
             configs,
             out,
             resume=resume,
-            workers=workers or len(os.sched_getaffinity(0)),
+            workers=workers,
             on_progress=on_progress,
             on_end=on_end,
         )
-    return summaries, failures
+    return runs, failures
 
 
 _reports: Any = None
 _is_ending = False
+_is_running = False
 
 
 def _prepare_process(reports: Any) -> None:
@@ -163,22 +213,36 @@ def _prepare_process(reports: Any) -> None:
 def _interrupt_run(signal_number: int, frame: object) -> None:
     global _is_ending
     _is_ending = True
+    if not _is_running:
+        raise SystemExit(1)  # a KeyboardInterrupt outside a run would be printed with the worker's name
     raise KeyboardInterrupt
 
 
-def _run_one(key: Key, config: Config, out: Path, resume: bool) -> Summary:
-    """Run one configuration in a worker process, and report progress a few times per second."""
+def _run_in_process(key: Key, config: Config, out: Path | None, resume: bool) -> FinishedRun:
+    """Run one configuration in a worker process."""
+    global _is_running
     if _is_ending:
         raise KeyboardInterrupt
+    _is_running = True
+    try:
+        return _run_one(config, out, resume, lambda update: _reports.put((key, update)))
+    finally:
+        _is_running = False
+
+
+def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[int], None]) -> FinishedRun:
+    """Run one configuration, and report its progress a few times per second."""
     reported = 0.0
 
     def observe(record: Record) -> None:
         nonlocal reported
         if record["kind"] == "update" and perf_counter() - reported > 0.2:
             reported = perf_counter()
-            _reports.put((key, record["update"]))
+            report(record["update"])
 
-    return run_config(config, Records(out=out, resume=resume, observer=observe))
+    result = run_config(config, Records(out=out, resume=resume, observer=observe))
+    evaluations = [record for record in result.trace if record["kind"] == "evaluation"]
+    return FinishedRun(result.summary, evaluations)
 
 
 def _drain_reports(reports: Any, on_progress: Callable[[Key, int], None]) -> None:

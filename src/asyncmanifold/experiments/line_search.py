@@ -8,12 +8,20 @@ from typing import Any
 
 import tomli_w
 
-from asyncmanifold.commands.many_runs import Key
-from asyncmanifold.configuration.config import Config, find_key, read_scenario, value_at, with_setting
+from asyncmanifold.configuration.config import (
+    Config,
+    find_key,
+    read_scenario,
+    scenario_title,
+    value_at,
+    with_setting,
+)
 from asyncmanifold.configuration.tables import parse_value
 from asyncmanifold.errors import InputError
-from asyncmanifold.files import write_atomically, write_json
-from asyncmanifold.session.summary import Summary, mean_and_deviation
+from asyncmanifold.experiments.given_tasks import with_seed
+from asyncmanifold.experiments.many_runs import FinishedRun, Key
+from asyncmanifold.files import write_atomically
+from asyncmanifold.session.summary import mean_and_deviation
 
 Curves = dict[str, list[dict[str, Any]]]
 """By method: each value tried, with the mean and standard deviation of its score over seeds."""
@@ -36,17 +44,17 @@ def search_configs(
         chosen = with_setting(config, key, value)
         for seed in seeds:
             name = (config.method_name, f"{key}={value}", f"seed-{seed}")
-            configs[name] = with_setting(chosen, "run.seed", str(seed))
+            configs[name] = with_seed(chosen, seed)
     return configs
 
 
-def score_curves(summaries: Mapping[Key, Summary]) -> Curves:
+def score_curves(runs: Mapping[Key, FinishedRun]) -> Curves:
     """Return each method's scores, value by value in the order tried."""
     scores: dict[tuple[str, str], list[float]] = {}
-    for (method, setting, _), summary in summaries.items():
+    for (method, setting, _), run in runs.items():
         found = scores.setdefault((method, setting.partition("=")[2]), [])
-        if summary["validation"] is not None:
-            found.append(summary["validation"])
+        if run.summary["validation"] is not None:
+            found.append(run.summary["validation"])
     curves: Curves = {}
     for (method, value), found in scores.items():
         mean, deviation = mean_and_deviation(found) if found else (None, None)
@@ -54,17 +62,18 @@ def score_curves(summaries: Mapping[Key, Summary]) -> Curves:
     return curves
 
 
-def best_value(curve: Sequence[Mapping[str, Any]]) -> str | None:
+def best_value(curve: Sequence[Mapping[str, Any]], *, lower_is_better: bool = False) -> str | None:
     """Return the value with the best mean score, the first if several are equal; None if none has a score."""
     scored = [point for point in curve if point["mean"] is not None]
     if not scored:
         return None
-    return str(max(scored, key=lambda point: float(point["mean"]))["value"])
+    choose = min if lower_is_better else max
+    return str(choose(scored, key=lambda point: float(point["mean"]))["value"])
 
 
-def is_at_edge(curve: Sequence[Mapping[str, Any]]) -> bool:
+def is_at_edge(curve: Sequence[Mapping[str, Any]], *, lower_is_better: bool = False) -> bool:
     """Return whether the best of at least three values is the smallest or the largest of them."""
-    best = best_value(curve)
+    best = best_value(curve, lower_is_better=lower_is_better)
     try:
         numbers = sorted(float(point["value"]) for point in curve)
     except ValueError:
@@ -81,13 +90,13 @@ def by_size(values: Iterable[str]) -> list[str]:
         return different
 
 
-def write_choice(out: Path, scenario: str, key: str, configs: Mapping[Key, Config], curves: Curves) -> Path:
-    """Write ``tune.json``, and ``tuned.toml``: the scenario with each method's best value."""
+def write_choice(
+    out: Path, scenario: str, key: str, configs: Mapping[Key, Config], best: Mapping[str, str | None]
+) -> Path:
+    """Write ``tuned.toml``: the scenario with each method's best value."""
     tree, _ = read_scenario(scenario)
-    tree.setdefault("scenario", Path(scenario).stem)
-    write_json(out / "tune.json", {"scenario": tree["scenario"], "key": key, "methods": curves})
-    for method, curve in curves.items():
-        value = best_value(curve)
+    tree.setdefault("scenario", scenario_title(scenario))
+    for method, value in best.items():
         if value is None:
             continue
         config = next(config for (name, *_), config in configs.items() if name == method)

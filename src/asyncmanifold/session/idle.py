@@ -29,6 +29,9 @@ class IdleClients(Sequence[int]):
     def __getitem__(self, place: int | slice) -> int | list[int]:
         return self._clients[place]
 
+    def __contains__(self, client: object) -> bool:
+        return client in self._places
+
     def add(self, client: int) -> None:
         """Add a client at the end."""
         self._places[client] = len(self._clients)

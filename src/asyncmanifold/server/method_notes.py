@@ -1,0 +1,112 @@
+"""What each published method is: one line, its rule, its source, and where this library differs from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Group = Literal["asynchronous", "buffered", "adaptive", "curves", "synchronous"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodNote:
+    """The description of one published method.
+
+    Rules use the library's notation: v is the offset that a client sends, d the drift of the model since the
+    client's base version, τ the staleness, w the client's share of all examples, η_g ``global_lr``.
+    """
+
+    group: Group
+    summary: str
+    rule: str
+    reference: str
+    differs: str = ""
+
+
+_PAPER = (
+    "Licudi, Thakur, Molaei, Belgrave, Clifton: Aggregation on Learnable Manifolds for Asynchronous "
+    "Federated Optimisation"
+)
+_SHARES = 'Steps are weighted by shares, as in the paper; `weighting = "none"` gives the published constant.'
+
+METHOD_NOTES: dict[str, MethodNote] = {
+    "fedasync": MethodNote(
+        group="asynchronous",
+        summary="moves the model towards each local model, wherever it started from",
+        rule="Θ ← Θ + w η_g s(τ) (v − d)",
+        reference="Xie, Koyejo, Gupta: Asynchronous Federated Optimization, 2019 (arXiv 1903.03934)",
+        differs=_SHARES + " Choose the staleness function s by `staleness`: constant, polynomial or hinge.",
+    ),
+    "asyncsgd": MethodNote(
+        group="asynchronous",
+        summary="adds each update as it is: plain asynchronous steps",
+        rule="Θ ← Θ + w η_g v",
+        reference=_PAPER + ", where it is called AsyncTan",
+    ),
+    "fedortho": MethodNote(
+        group="asynchronous",
+        summary="always removes an update's component along the drift",
+        rule="Θ ← Θ + w η_g (v − (⟨v,d⟩/⟨d,d⟩) d)",
+        reference=_PAPER + " (OrthoDC with ϑ = 1)",
+    ),
+    "fedgs": MethodNote(
+        group="asynchronous",
+        summary="removes an update's component along the drift where they conflict: gradient surgery",
+        rule="Θ ← Θ + w η_g v', with v' = v − (⟨v,d⟩/⟨d,d⟩) d if ⟨v,d⟩ ≤ 0, else v' = v",
+        reference="Yu et al.: Gradient Surgery for Multi-Task Learning, NeurIPS 2020; here on updates, after "
+        "the paper",
+    ),
+    "dcasgd": MethodNote(
+        group="adaptive",
+        summary="compensates delay to first order, with a diagonal estimate of the curvature",
+        rule="Θ ← Θ + w η_g (v − λ ⊙ v ⊙ v ⊙ d), λ = λ₀/√(MeanSquare + ε)",
+        reference="Zheng et al.: Asynchronous Stochastic Gradient Descent with Delay Compensation, ICML 2017",
+        differs="Published for a gradient; here it acts on a local model's offset, with the same λ₀.",
+    ),
+    "fedbuff": MethodNote(
+        group="buffered",
+        summary="adds up ten updates before the model moves",
+        rule="Θ ← Θ + η_g Σ_k w_k v_k over the buffer of K updates",
+        reference="Nguyen et al.: Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022",
+        differs=_SHARES + ' The published 1/√(1 + τ) is `staleness = "polynomial"`.',
+    ),
+    "asyncfeded": MethodNote(
+        group="adaptive",
+        summary="scales steps by their length over the drift, and adapts each client's epochs",
+        rule="Θ ← Θ + S w η_g v, S = ‖v‖/‖d‖; K ← max(1, K + ⌊(γ̄ − ‖d‖/‖v‖) κ⌋)",
+        reference="Wang et al.: AsyncFedED: Asynchronous Federated Learning with Euclidean Distance based "
+        "Adaptive Weight Aggregation, 2022 (arXiv 2205.13797)",
+        differs="S is bounded to [0, 10], since a tiny drift would make it arbitrarily large.",
+    ),
+    "asyncbezier": MethodNote(
+        group="curves",
+        summary="clients learn a low-loss curve to their model, and the server moves along it",
+        rule="Θ ← γ(t*) with ‖γ(t*) − Θ‖ = w η_g ‖v'_2‖, on the quadratic curve of OrthoDC's v'_1, v'_2",
+        reference=_PAPER,
+        differs="OrthoDC acts on each control point; the paper's form would move the fixed first one.",
+    ),
+    "asyncbezier-ed": MethodNote(
+        group="curves",
+        summary="AsyncBezier with AsyncFedED's distance penalty",
+        rule="Θ ← γ(t*) with ‖γ(t*) − Θ‖ = S w η_g ‖v'_2‖, S = ‖v'_2‖/‖d‖",
+        reference=_PAPER,
+        differs="S is bounded to [0, 10], since a tiny drift would make it arbitrarily large.",
+    ),
+    "asyncdisc": MethodNote(
+        group="curves",
+        summary="clients learn a low-loss disc that holds their model, and the server follows its geodesic",
+        rule="Θ ← γ(t*) with ‖γ(t*) − Θ‖ = w η_g ‖v'_5‖, γ the geodesic on the disc of OrthoDC's v'_1 … v'_5",
+        reference=_PAPER + " (section 3: 𝓜 = D_1(R²))",
+        differs="The paper draws a disc and tries curves only: polynomials and measure are chosen here.",
+    ),
+    "fedavg": MethodNote(
+        group="synchronous",
+        summary="waits for every client, then takes the weighted mean",
+        rule="Θ ← Θ + η_g Σ_k w_k v_k / Σ_k w_k over the clients of a round",
+        reference="McMahan et al.: Communication-Efficient Learning of Deep Networks from Decentralized "
+        "Data, AISTATS 2017",
+        differs="A round counts as many updates as clients took part, so that methods are compared at equal "
+        "communication and on one clock.",
+    ),
+}
+"""A note for every method in ``METHODS``."""

@@ -1,0 +1,68 @@
+"""Parts of a method that are given by name, such as ``correction="tangent"``."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from asyncmanifold.errors import InputError
+from asyncmanifold.geometry import EMBEDDINGS, Embedding
+from asyncmanifold.server.averaging import Averaging
+from asyncmanifold.server.buffer import BUFFERS, StepBuffer
+from asyncmanifold.server.corrections import CORRECTIONS, Correction
+from asyncmanifold.server.gates import Gate
+from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from asyncmanifold.server.outgoing import OUTGOING, Outgoing
+from asyncmanifold.server.peers import GATES
+from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs, Penalty, Staleness
+from asyncmanifold.server.rates import RATE_SCHEDULES, RateSchedule
+from asyncmanifold.server.selection import SELECTIONS, Selection
+
+KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "embedding": (Embedding, EMBEDDINGS),
+    "outgoing": (Outgoing, OUTGOING),
+    "gates": (Gate, GATES),
+    "correction": (Correction, CORRECTIONS),
+    "penalty": (Penalty, PENALTIES),
+    "staleness": (Staleness, STALENESS),
+    "buffer": (StepBuffer, BUFFERS),
+    "server_optimizer": (ServerOptimizer, SERVER_OPTIMIZERS),
+    "averaging": (Averaging, {"averaging": Averaging}),
+    "adaptive_epochs": (AdaptiveEpochs, {"adaptive-epochs": AdaptiveEpochs}),
+    "selection": (Selection, SELECTIONS),
+    "rate_schedule": (RateSchedule, RATE_SCHEDULES),
+}
+"""The class of each stage's parts, and the parts by name."""
+SEVERAL = ("outgoing", "gates")
+OPTIONAL = ("buffer", "server_optimizer", "averaging", "adaptive_epochs")
+
+
+def resolve_parts(method: Any) -> None:
+    """Replace the names among a method's parts by the parts; refuse anything that is neither."""
+    for stage in KINDS:
+        given = getattr(method, stage)
+        if stage in SEVERAL:
+            entries = given if isinstance(given, tuple | list) else (given,)
+            found: Any = tuple(_part(stage, entry) for entry in entries)
+        elif given is None and stage in OPTIONAL:
+            continue
+        else:
+            found = _part(stage, given)
+        if found is not given:
+            object.__setattr__(method, stage, found)
+
+
+def _part(stage: str, given: Any) -> Any:
+    kind, names = KINDS[stage]
+    if isinstance(given, kind):
+        return given
+    allowed = ", ".join(names) or "there is none"
+    if not isinstance(given, str) or given not in names:
+        shown = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        raise InputError(f"Method({stage}={shown}) is no {kind.__name__} and no name of one ({allowed})")
+    part = names[given]
+    needed = [f.name for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
+    if needed:
+        arguments = ", ".join(f"{name}=…" for name in needed)
+        raise InputError(f"Method({stage}={given!r}) needs {', '.join(needed)}: {part.__name__}({arguments})")
+    return part()
