@@ -147,6 +147,8 @@ OWN = {
     "selection": replace(SGD, selection=RoundRobin()),
     "polyline": replace(CURVE, embedding=Polyline()),
 }
+AT_THE_CLIENT = ("clip", "noise, then clip", "bytes", "polyline")
+"""What workers do themselves; all other parts act at the server."""
 every_own = pytest.mark.parametrize("name", OWN)
 
 
@@ -178,12 +180,17 @@ def assert_same(one, other):
     assert trace_of(one) == trace_of(other)
 
 
+@pytest.mark.parametrize("name", [*AT_THE_CLIENT, "cache"])
+def test_own_parts_run_in_workers_to_the_same_bits(name, tmp_path):
+    run(tmp_path / "whole", OWN[name])
+    run(tmp_path / "workers", OWN[name], workers=2)
+    assert_same(tmp_path / "whole", tmp_path / "workers")
+
+
 @every_own
-def test_own_parts_run_in_workers_and_resume_to_the_same_bits(name, tmp_path):
+def test_own_parts_resume_to_the_same_bits(name, tmp_path):
     method = OWN[name]
     run(tmp_path / "whole", method)
-    run(tmp_path / "workers", method, workers=2)
-    assert_same(tmp_path / "whole", tmp_path / "workers")
     for stop in (7, 8, 19):
 
         def interrupt(record, stop=stop):
@@ -196,9 +203,7 @@ def test_own_parts_run_in_workers_and_resume_to_the_same_bits(name, tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in OWN if name not in ("clip", "noise, then clip", "bytes", "polyline")]
-)
+@pytest.mark.parametrize("name", [name for name in OWN if name not in AT_THE_CLIENT])
 def test_a_checkpoint_holds_the_memory(name, tmp_path):
     method = OWN[name]
     run(tmp_path / "run", method, updates=12)
