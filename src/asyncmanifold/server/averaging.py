@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.checks import check
-from asyncmanifold.geometry.server_curve import mean_along_curve
+from asyncmanifold.geometry.server_manifold import mean_on_manifold
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.protocol import ServerState
 from asyncmanifold.server.stages import Memory, Part
@@ -25,19 +25,22 @@ class Averaging(Part):
         average_every: versions from one averaged model to the next.
         curve_degree: take the mean along the Bézier curve of this degree that lies closest to the averaged
             models (the paper's ι_ξ); this keeps all of them in memory.
+        curve_dimension: 2 for a surface instead of a curve, with that degree along both of its axes.
 
     >>> from dataclasses import replace
     >>> from asyncmanifold import METHODS, Averaging
     >>> replace(METHODS["asyncsgd"], averaging=Averaging(100, 2)).averaging
-    Averaging(average_from=100, average_every=2, curve_degree=None)
+    Averaging(average_from=100, average_every=2, curve_degree=None, curve_dimension=1)
     """
 
     average_from: int
     average_every: int = 1
     curve_degree: int | None = None
+    curve_dimension: int = 1
 
     def __post_init__(self) -> None:
         check(self, average_from="at least 0", average_every="at least 1", curve_degree="at least 1")
+        check(self, curve_dimension="between 1 and 2")
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
         """Return the memory with the state's model added, if its version is one to average."""
@@ -71,5 +74,6 @@ class Averaging(Part):
         if not space.is_flat:
             centre = space.with_mean(centre, torch.stack([space.curved_part(model) for model in kept]))
         ways = torch.stack([space.log(centre, model) for model in kept])
-        shares = mean_along_curve(space.gram(centre, list(ways)), self.curve_degree)
+        gram = space.gram(centre, list(ways))
+        shares = mean_on_manifold(gram, self.curve_degree, self.curve_dimension)
         return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)

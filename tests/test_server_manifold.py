@@ -1,4 +1,4 @@
-"""The mean along a curve through late models."""
+"""The mean on a curve or surface through late models."""
 
 import geoopt
 import numpy as np
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from asyncmanifold import Averaging, ServerState
 from asyncmanifold.geometry.maps import maps_of
-from asyncmanifold.geometry.server_curve import mean_along_curve
+from asyncmanifold.geometry.server_manifold import PLACES, mean_on_manifold
 from asyncmanifold.geometry.spaces import FLAT, Piece, Space
 
 
-def mean_of(points, degree):
+def mean_of(points, degree, dimension=1):
     models = np.array(points, dtype=float)
     centred = models - models.mean(0)
-    return models.mean(0) + mean_along_curve(centred @ centred.T, degree) @ centred
+    return models.mean(0) + mean_on_manifold(centred @ centred.T, degree, dimension) @ centred
 
 
 def test_models_on_a_line_have_their_plain_mean():
@@ -51,7 +51,8 @@ def test_turning_and_moving_the_models_turns_and_moves_the_mean(seed, degree):
 
 
 def test_few_models_have_their_plain_mean():
-    assert mean_along_curve(np.eye(2), 2).tolist() == [0.5, 0.5]
+    assert mean_on_manifold(np.eye(2), 2).tolist() == [0.5, 0.5]
+    assert mean_on_manifold(np.eye(4), 1, 2).tolist() == [0.25] * 4
 
 
 def averaged(rows, averaging, space=FLAT):
@@ -78,6 +79,54 @@ def test_on_the_circle_the_average_along_a_geodesic_is_its_middle():
         assert average["theta"].tolist() == pytest.approx([np.cos(0.6), np.sin(0.6)], abs=3e-3)
 
 
+STEP = 1.0 / (PLACES[2] - 1)
+"""Of a surface's grid."""
+
+
+def test_models_on_a_plane_have_their_plain_mean():
+    """Within the grid's distance, whichever way the plane lies."""
+    random = np.random.default_rng(0)
+    points = random.uniform(-1.0, 1.0, (40, 2)) @ random.standard_normal((2, 5))
+    reach = np.abs(points).max()
+    assert mean_of(points, 1, 2) == pytest.approx(points.mean(0), abs=2 * STEP * reach)
+
+
+def bowl(side):
+    """(x, y, (x² + y²)/2) has degree 2 in both axes; by symmetry the mean on it is its lowest point."""
+    axis = np.linspace(-1.0, 1.0, side)
+    x, y = (values.ravel() for values in np.meshgrid(axis, axis))
+    return np.stack([x, y, (x**2 + y**2) / 2.0], axis=1)
+
+
+def test_the_mean_lies_on_a_bowl_and_not_inside_it():
+    assert bowl(5).mean(0)[2] == pytest.approx(0.5)
+    assert mean_of(bowl(5), 2, 2) == pytest.approx([0.0, 0.0, 0.0], abs=3 * STEP)
+
+
+def test_the_mean_on_a_cylinder_is_by_distances_within_it():
+    """Unrolled, a parabola times a line is flat: the mean is that of arc length and height."""
+    xs = np.linspace(0.0, 1.0, 7)
+    along, height = (values.ravel() for values in np.meshgrid(xs, np.linspace(0.0, 1.0, 5)))
+    fine = np.linspace(0.0, 1.0, 4001)
+    length = np.concatenate([[0.0], np.cumsum(np.hypot(np.diff(fine), np.diff(fine**2)))])
+    middle = np.interp(np.interp(xs, fine, length).mean(), length, fine)
+    mean = mean_of(np.stack([along, along**2, height], axis=1), 2, 2)
+    assert mean == pytest.approx([middle, middle**2, 0.5], abs=2 * STEP)
+    assert middle > 0.54  # beyond the middle of the parameters
+
+
+def test_models_on_a_line_have_their_plain_mean_on_a_surface_too():
+    points = [[x, 2.0 * x] for x in np.linspace(0.0, 1.0, 6)]
+    assert mean_of(points, 1, 2) == pytest.approx([0.5, 1.0], abs=2 * STEP)
+
+
+def test_an_average_on_a_surface_is_that_of_all_models():
+    average = averaged(bowl(4), Averaging(0, 1, 2, 2))
+    assert average["theta"].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=3 * STEP)
+
+
 def test_wrong_degrees_are_refused():
+    with pytest.raises(ValueError, match=r"Averaging\(curve_dimension=3\) must be between 1 and 2"):
+        Averaging(0, curve_degree=2, curve_dimension=3)
     with pytest.raises(ValueError, match=r"Averaging\(curve_degree=0\) must be at least 1"):
         Averaging(0, curve_degree=0)
