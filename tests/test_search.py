@@ -63,6 +63,12 @@ def test_the_table_of_a_grid_has_a_row_for_each_value_of_the_second_key():
     assert "<td>b</td><td>25.0</td><td><b>75.0</b></td>" in found._repr_html_()
 
 
+def test_values_are_words_and_no_markup():
+    found = Search("one, two", {"mine": [cell("1", "[bold]<b>", 0.5)]}, runs={})
+    assert "[bold]<b>" in str(found)
+    assert "<td>[bold]&lt;b&gt;</td>" in found._repr_html_()
+
+
 def test_an_edge_belongs_to_a_key():
     grid = [cell(str(one), str(two), -abs(one - 2) - two) for one in (1, 2, 3) for two in (1, 2, 3)]
     assert keys_at_edge(grid, ["one", "two"]) == ["two"]

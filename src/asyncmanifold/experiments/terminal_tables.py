@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from asyncmanifold.experiments.grid_search import by_size, keys_at_edge, values_of
@@ -63,8 +64,8 @@ def search_table(found: Search) -> Table:
     shown = _table(f"validation score{' %' if _is_share(found) else ''} by {by}")
     for heading in [*others, *_values(found)]:
         shown.add_column(heading, justify="right", no_wrap=True)
-    for row in _score_rows(found, "[bold]{}[/bold]"):
-        shown.add_row(*row)
+    for names, texts in _score_rows(found, "[bold]{}[/bold]"):
+        shown.add_row(*map(escape_markup, names), *texts)
     return shown
 
 
@@ -87,23 +88,23 @@ def html_search(found: Search) -> str:
     """Return each method's score for each value as HTML."""
     first, *others = found.keys
     rows = []
-    for method, *texts in _score_rows(found, "<b>{}</b>"):
-        cells = "".join(f"<td>{text}</td>" for text in texts)
+    for (method, *values), texts in _score_rows(found, "<b>{}</b>"):
+        cells = "".join(f"<td>{text}</td>" for text in [*map(escape, values), *texts])
         rows.append(f'<tr><th scope="row">{escape(method)}</th>{cells}</tr>\n')
     return html_rows([f"score by {first}", *others, *_values(found)], rows)
 
 
 def _rung_notes(found: Search) -> list[str]:
     """Return how successive halving went: how many values of a method ran how long."""
+    if not any("updates" in point for point in _points(found)):
+        return []
     plans: dict[str, list[str]] = {}
     for method, curve in found.curves.items():
-        lengths = [point["updates"] for point in curve if "updates" in point]
+        lengths = [point["updates"] for point in curve]
         steps = [
             f"{sum(own >= length for own in lengths)} for {length} updates" for length in sorted({*lengths})
         ]
         plans.setdefault(", ".join(steps), []).append(method)
-    if not any("updates" in point for curve in found.curves.values() for point in curve):
-        return []
     notes = [
         f"halving: {plan}{'' if len(plans) == 1 else ' of ' + ', '.join(methods)}"
         for plan, methods in plans.items()
@@ -127,8 +128,8 @@ def _is_share(found: Search) -> bool:
     return not found.lower_is_better and all(mean is None or 0.0 <= mean <= 1.0 for mean in means)
 
 
-def _score_rows(found: Search, emphasis: str) -> list[list[str]]:
-    """Return a row for each method and combination of the other keys: their names, and scores by value."""
+def _score_rows(found: Search, emphasis: str) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Return a row for each method and combination of the other keys: these names, and scores by value."""
     first, *others = found.keys
     percent = _is_share(found)
     best = found.best
@@ -144,7 +145,7 @@ def _score_rows(found: Search, emphasis: str) -> list[list[str]]:
                 text = f"{text} ({point['updates']})"
             rows.setdefault((method, *(values[key] for key in others)), {})[values[first]] = text
     columns = _values(found)
-    return [[*names, *(texts.get(value, "–") for value in columns)] for names, texts in rows.items()]
+    return [(names, [texts.get(value, "–") for value in columns]) for names, texts in rows.items()]
 
 
 def _table(title: str) -> Table:
