@@ -30,6 +30,7 @@ examples:
   asyncmanifold run digits --method asyncbezier    one run
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
   asyncmanifold tune digits --methods fedasync     its best global learning rate
+  asyncmanifold tune digits --methods fedasync --key global_lr=1,2,3 --key local_lr=1e-3,5e-3 --halving
   asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
