@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from asyncmanifold import InputError, Run, Search, Task, compare, tune
+from asyncmanifold import InputError, Run, RunError, Search, Task, compare, tune
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.experiments import many_runs
@@ -153,6 +153,25 @@ def test_only_the_longest_runs_are_compared():
     assert best_point(curve)["value"] == "3"
     assert best_point(curve, lower_is_better=True)["value"] == "2"
     assert best_point([point("1", None, updates=9)]) is None
+
+
+def test_a_value_whose_long_run_fails_is_not_chosen(monkeypatch):
+    options = {"values": [0.5, 1, 2, 4], "training": TRAINING, "run": RUN, "halving": True}
+    before = tune(make_task(), "asyncsgd", **options)
+    best = before.best["asyncsgd"]
+    run_config = many_runs.run_config
+
+    def failing(config, records, *rest):
+        if config.run.updates == 9 and config.method.global_lr == float(best):
+            raise RunError("no client is left")
+        return run_config(config, records, *rest)
+
+    monkeypatch.setattr(many_runs, "run_config", failing)
+    found = tune(make_task(), "asyncsgd", **options)
+    assert found.failures == [f"asyncsgd, global_lr={best}, seed-0: no client is left"]
+    lengths = {p["value"]: p["updates"] for p in found.curves["asyncsgd"]}
+    assert lengths == {p["value"]: p["updates"] for p in before.curves["asyncsgd"]} | {best: 3}
+    assert lengths[found.best["asyncsgd"]] == 9
 
 
 def test_halving_prefers_less_where_less_is_better():
