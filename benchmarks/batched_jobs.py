@@ -12,32 +12,26 @@ from pathlib import Path
 from time import process_time
 
 import torch
+from bare_loop import BATCH_SIZE, bare_loop, make_problem
 from torch import nn
 
 from asyncmanifold import LocalTraining, Placement, Records, Run, Schedule, Task, simulate
 
 CLIENTS, IN_FLIGHT, JOBS = 100, 64, 16
-BATCH_SIZE, STEPS, UPDATES, REPEATS = 32, 5, 320, 5
-TRAINING = LocalTraining(
-    point_epochs=1, batch_size=BATCH_SIZE, optimizer="sgd", local_lr=0.0001, proximal=0.0
-)
+UPDATES, REPEATS, RATE = 320, 5, 0.0001
+TRAINING = LocalTraining(point_epochs=1, batch_size=BATCH_SIZE, optimizer="sgd", local_lr=RATE, proximal=0.0)
 
 
 def main() -> None:
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    shards = [
-        (torch.randn(BATCH_SIZE * STEPS, 784), torch.randint(10, (BATCH_SIZE * STEPS,)))
-        for _ in range(CLIENTS)
-    ]
+    model, shards = make_problem(CLIENTS)
     test = tuple(part[:8] for part in shards[0])
     task = Task(model=model, loss=nn.functional.cross_entropy, clients=shards, test=test)
     seconds: dict[str, list[float]] = {"batched": [], "inline": [], "bare": []}
     for _ in range(REPEATS):
         for executor in ("batched", "inline"):
             seconds[executor].append(simulated(task, Placement(executor=executor)))
-        seconds["bare"].append(bare_loop(task.build_model(0), shards))
+        seconds["bare"].append(bare_loop(task.build_model(0), shards, UPDATES, RATE, process_time))
     least = {name: min(found) for name, found in seconds.items()}
     detail = ", ".join(f"{name} {1e3 * value:.2f} ms" for name, value in least.items())
     figure = {"value": least["batched"] / least["bare"], "detail": f"{detail} per update"}
@@ -58,20 +52,6 @@ def simulated(task: Task, placement: Placement) -> float:
             records=Records(out=Path(folder) / "run", observer=lambda _: times.append(process_time())),
         )
     return (times[UPDATES + JOBS] - times[JOBS]) / UPDATES
-
-
-def bare_loop(model: nn.Module, shards: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return the processor time of the training steps of an update, and nothing else."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
-    started = process_time()
-    for number in range(UPDATES):
-        inputs, targets = shards[number % CLIENTS]
-        for indices in torch.split(torch.randperm(len(inputs)), BATCH_SIZE):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs[indices]), targets[indices])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return (process_time() - started) / UPDATES
 
 
 if __name__ == "__main__":

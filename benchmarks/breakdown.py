@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import torch
+from bare_loop import BATCH_SIZE, bare_loop, make_problem
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -27,8 +27,7 @@ from asyncmanifold.session.trace import FileTrace
 from asyncmanifold.simulation import engine
 from asyncmanifold.tasks import TensorData
 
-CLIENTS, BATCH_SIZE, STEPS = 10, 32, 5
-UPDATES, RUNS = 500, 5
+CLIENTS, UPDATES, RUNS, RATE = 10, 500, 5, 0.01
 PARTS: list[tuple[str, Any, str]] = [
     ("training", Trainer, "train"),
     ("  batches drawn", job_steps, "shuffled_batches"),
@@ -46,12 +45,7 @@ PARTS: list[tuple[str, Any, str]] = [
 
 
 def main() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    shards = [
-        (torch.randn(BATCH_SIZE * STEPS, 784), torch.randint(10, (BATCH_SIZE * STEPS,)))
-        for _ in range(CLIENTS)
-    ]
+    model, shards = make_problem(CLIENTS)
     task = Task(model=model, loss=nn.functional.cross_entropy, clients=shards, test=shards[0])
     spent: dict[str, float] = {}
     for name, owner, attribute in PARTS:
@@ -61,7 +55,7 @@ def main() -> None:
         spent.clear()
         whole = simulated(task)
         runs.append({"update": whole, **{name: seconds / UPDATES for name, seconds in spent.items()}})
-        bare.append(bare_loop(task.build_model(0), shards))
+        bare.append(bare_loop(task.build_model(0), shards, UPDATES, RATE, perf_counter))
     table = Table("part", "µs per update", "over the bare loop", title=f"medians of {RUNS} runs")
     steps = median(bare)
     for name in ("update", *dict.fromkeys(name for name, _, _ in PARTS)):
@@ -78,7 +72,7 @@ def simulated(task: Task) -> float:
             task,
             "fedasync",
             training=LocalTraining(
-                point_epochs=1, batch_size=BATCH_SIZE, optimizer="sgd", local_lr=0.01, proximal=0.0
+                point_epochs=1, batch_size=BATCH_SIZE, optimizer="sgd", local_lr=RATE, proximal=0.0
             ),
             schedule=Schedule(concurrency=5),
             run=Run(updates=UPDATES, evaluate_every=UPDATES),
@@ -86,23 +80,6 @@ def simulated(task: Task) -> float:
         )
         updates = [record for record in result.trace if record["kind"] == "update"]
     return float(updates[-1]["wall_seconds"] - updates[0]["wall_seconds"]) / (UPDATES - 1)
-
-
-def bare_loop(model: nn.Module, shards: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return the wall time of the training steps of an update, and nothing else."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    started = perf_counter()
-    for number in range(UPDATES):
-        inputs, targets = shards[number % CLIENTS]
-        for indices in torch.split(torch.randperm(len(inputs)), BATCH_SIZE):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs[indices]), targets[indices])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    torch.set_num_threads(threads)
-    return (perf_counter() - started) / UPDATES
 
 
 def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:

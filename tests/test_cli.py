@@ -13,8 +13,8 @@ from asyncmanifold import OrthoDC, Search, __version__, progress
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.execution import placement
-from asyncmanifold.experiments import many_runs
-from asyncmanifold.experiments.line_search import by_size, is_at_edge
+from asyncmanifold.experiments.grid_search import by_size, keys_at_edge
+from asyncmanifold.experiments.many_runs import ManyRunsWatcher
 from asyncmanifold.progress import Display, LiveBar, PlainLines, RunWatcher
 
 QUICK = ["--set", "updates=6", "--set", "evaluate_every=3", "--set", "batch_size=64"]
@@ -114,8 +114,9 @@ def test_a_search_is_printed_by_size_and_says_whose_best_is_at_an_edge(capsys, t
     said = str(Search("lr", {"inside": inside, "outside": at_edge, "two": two}, runs={}))
     assert re.search(r"method +0\.5 +1 +2 +10", said)
     assert said.endswith("beyond: outside")
-    assert not is_at_edge(curve({"a": 0.3, "b": 0.2, "c": 0.1}))
-    assert not is_at_edge(curve({"1": None, "2": None, "3": None}))
+    assert keys_at_edge(at_edge, ["lr"]) == ["lr"]
+    assert keys_at_edge(curve({"a": 0.3, "b": 0.2, "c": 0.1}), ["lr"]) == []
+    assert keys_at_edge(curve({"1": None, "2": None, "3": None}), ["lr"]) == []
     assert by_size(["b", "1", "a", "b"]) == ["b", "1", "a"]
 
 
@@ -201,7 +202,16 @@ BAD_CALLS = {
     "compare digits --seeds 0,x": "'x' must be a whole number",
     "compare digits --methods fedasync,,asyncsgd": "'fedasync,,asyncsgd' has an empty name",
     "compare digits --methods ,": "',' has an empty name",
-    "tune digits --key a --key b": "argument --key: given twice",
+    "tune digits --key a --key b": "a, b: give each key its own values, or factors for all",
+    "tune digits --key a=1 --key a=2": "--key a: given twice",
+    "tune digits --key a=1 --key b": "--key b: give its values too, as --key b=1,2",
+    "tune digits --key a=1,2 --values 1": "--key a has values of its own: leave out --values and --factors",
+    "tune digits --key a=1,2 --factors 1": "--key a has values of its own: leave out --values and --factors",
+    "tune digits --key a=1,,2": "'1,,2' has an empty name",
+    "tune digits --key =1": "'=1' must be KEY=VALUE",
+    "tune digits --key global_lr=1 --key method.global_lr=2": "method.global_lr is the same key as global_lr",
+    "tune digits --method asyncbezier --key threshold=0 --key correction=orthodc": "threshold is a part of",
+    "tune digits --halving --set updates=2": "halving so many values needs runs of at least 3 updates, not 2",
     "run digits --method fedasync --method fedbuff": "argument --method: given twice",
     "run digits --set seed=1 --set seed=2": "--set seed: given twice",
     "compare digits --methods fedasync,fedbuff --set gates.norm_bound=1": "unknown key",
@@ -292,22 +302,16 @@ def test_what_was_found_done_does_not_count_as_pace(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[1] == "2 runs: 109/200 updates, 2/s, 0:46 left"
 
 
-def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch, tmp_path):
+def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch):
     shown = Display()
     seen = []
     monkeypatch.setattr(shown, "show", lambda done, note="", found=0: seen.append((done, found)))
-    monkeypatch.setattr(many_runs, "display", lambda *_, **__: shown)
-
-    def run_all(configs, out, *, resume, workers, on_progress, on_end):
-        old, begun, new = configs
-        on_end(old, {"metric": "accuracy", "final": 0.5})
-        on_progress(begun, 5)  # four of its updates were there
-        on_progress(new, 1)
-        on_progress(new, 2)
-
-    monkeypatch.setattr(many_runs, "run_all", run_all)
-    configs = {(name,): load_config("digits", settings={"updates": "6"}) for name in ("old", "begun", "new")}
-    many_runs.run_with_progress(configs, tmp_path, resume=True, workers=1, quiet=True)
+    config = load_config("digits", settings={"updates": "6"})
+    watcher = ManyRunsWatcher({(name,): config for name in ("old", "begun", "new")}, shown, "final")
+    watcher.end(("old",), {"metric": "accuracy", "final": 0.5})
+    watcher.progress(("begun",), 5)  # four of its updates were there
+    watcher.progress(("new",), 1)
+    watcher.progress(("new",), 2)
     assert seen == [(6, 6), (11, 10), (12, 10), (13, 10)]
 
 

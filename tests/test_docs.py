@@ -9,8 +9,11 @@ import pytest
 
 import asyncmanifold
 from asyncmanifold import METHODS, flower
+from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.server.method_notes import METHOD_NOTES
+from asyncmanifold.session.recorded_arithmetic import explain_other_arithmetic
+from tiny import of_kind, trace_of
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 
@@ -63,3 +66,16 @@ def test_every_configuration_key_is_in_the_reference(pages):
     classes += [part_class(key, name) for key, choices in PARTS.items() for name in choices]
     for cls in classes:
         assert all(f"| `{field.name}` | " in page for field in fields(cls))
+
+
+def test_the_recorded_deployment_of_the_tutorial_is_repeated(tmp_path):
+    """To rounding on the kind of processor that made it; elsewhere differences grow with every update."""
+    recorded = Path(reference_pages.__file__).parent / "tutorials" / "recorded-deployment"
+    command = ["run", str(recorded / "config.toml"), "--replay", str(recorded / "trace.jsonl")]
+    assert main([*command, "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    made, expected = (of_kind(trace_of(folder), "update") for folder in (tmp_path / "again", recorded))
+    assert len(made) == len(expected) == 24
+    compared = 3 if explain_other_arithmetic(recorded) else 24
+    for one, other in zip(made[:compared], expected, strict=False):
+        assert one["step_norm"] == pytest.approx(other["step_norm"], rel=1e-5)
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)

@@ -16,7 +16,7 @@ from asyncmanifold.commands.cli import main
 from asyncmanifold.flower import AsyncServer
 from asyncmanifold.session.session import Session
 from test_flower import assert_same_model, evaluate, grid_of, replayed, start
-from tiny import TRAINING, make_run, make_task, of_kind, simulated, trace_of
+from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, simulated, trace_of, without_wall_times
 
 SGD = METHODS["asyncsgd"]
 
@@ -165,3 +165,33 @@ def test_a_simulation_on_a_full_disk_is_refused_before_training(tmp_path, monkey
     with pytest.raises(RunError, match="No space left on device"):
         simulated(make_task(), SGD, training=TRAINING, run=run, out=out, resume=True)
     assert trained == []
+
+
+@pytest.mark.parametrize("concurrency", [None, 1])
+@pytest.mark.parametrize("method", ["asyncsgd", "fedavg", "fedbuff"])
+def test_a_longer_run_is_the_same_as_one_made_at_once(tmp_path, method, concurrency):
+    """With one job at a time, the run that ended had none in flight."""
+    schedule = replace(CLOCK, concurrency=concurrency)
+
+    def make(updates, records):
+        run = Run(updates=updates, evaluate_every=4)
+        task = make_task()
+        return simulate(task, method, training=TRAINING, schedule=schedule, run=run, records=records)
+
+    make(8, Records(out=tmp_path))
+    longer = make(16, Records(out=tmp_path, resume=True, change=["run.updates"]))
+    whole = make(16, Records())
+    records = [record for record in without_wall_times(longer.trace) if record["kind"] != "changed"]
+    assert records == without_wall_times(whole.trace)
+
+
+def test_a_run_that_its_budget_ended_goes_on_with_another(tmp_path):
+    whole = simulate(make_task(), SGD, training=TRAINING, run=Run(updates=10, evaluate_every=5))
+    times = [record["time"] for record in of_kind(whole.trace, "update")]
+    for budget in ((times[3] + times[4]) / 2, None):
+        run = Run(updates=10, evaluate_every=5, time_budget=budget)
+        records = Records(out=tmp_path, resume=True, change=["run.time_budget"])
+        result = simulate(make_task(), SGD, training=TRAINING, run=run, records=records)
+        assert result.summary["ended"] == ("time budget" if budget else "updates")
+    updates = [of_kind(without_wall_times(made), "update") for made in (result.trace, whole.trace)]
+    assert updates[0] == updates[1]

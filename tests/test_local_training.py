@@ -20,24 +20,12 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks import TensorData
 from asyncmanifold.vectors import FlatModel
 from reference import train_through_curve, training_steps
+from test_training import EXAMPLES, examples
+from test_training import perceptron as make_model
 from tiny import make_run, make_task
 
-EXAMPLES, SEED = 24, 3
+SEED = 3
 cross_entropy = nn.functional.cross_entropy
-
-
-def make_model():
-    random = torch.Generator().manual_seed(1)
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=random))
-    return module
-
-
-def examples(count=EXAMPLES):
-    random = torch.Generator().manual_seed(2)
-    return torch.randn(count, 4, generator=random), torch.randint(3, (count,), generator=random)
 
 
 DATA = TensorData(*examples())

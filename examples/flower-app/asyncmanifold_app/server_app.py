@@ -35,6 +35,8 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=evaluate,
         evaluate_every=config.run.evaluate_every,
         target=config.run.target,
+        target_stops=config.run.target_stops,
+        wall_budget=config.run.wall_budget,
         lower_is_better=task.lower_is_better,
         out=read_out(context),
         resume=bool(context.run_config["resume"]),

@@ -12,7 +12,6 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -22,6 +21,7 @@ from torch.utils._pytree import tree_map
 
 from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.client.job_steps import TrainingStep, count_steps, job_steps
+from asyncmanifold.client.off_curve import OffCurve
 from asyncmanifold.client.sampling import Sampling
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.client.training import Loss, NonFiniteLoss
@@ -180,7 +180,7 @@ class RowModel:
         self.vector.add_(self.gradient, alpha=-rate)
 
 
-class JobCourse:
+class JobCourse(OffCurve):
     """A job on its way through its steps; it also stands for the model's surroundings on the curve."""
 
     def __init__(self, model: RowModel, embedding: Embedding, settings: LocalTraining, seed: int) -> None:
@@ -195,10 +195,10 @@ class JobCourse:
 
     def begin(self, job: Job, data: Data, out: Tensor) -> None:
         """Start a job."""
-        self._job, self._data, self._offsets = job, data, out
+        self._enter(job)
+        self._data, self._offsets = data, out
         self._losses: list[float] = []
         self._problem: NonFiniteLoss | None = None
-        self._random: np.random.Generator | None = None
         self._places = derive(self._seed, Purpose.TRAINING, job.client, job.number)
         self._steps: Iterator[TrainingStep] = job_steps(job, len(data), self._settings, self._places)
         self._controls.begin(job.theta, out)
@@ -244,20 +244,9 @@ class JobCourse:
         loss = sum(self._losses) / len(self._losses)
         return Update(self._job.client, self._job.version, self._offsets, statistics, loss, seconds)
 
-    @property
-    def random(self) -> np.random.Generator:
-        """The job's random generator for leaving the curve, created on first use."""
-        if self._random is None:
-            self._random = derive(self._seed, Purpose.TUNNEL, self._job.client, self._job.number)
-        return self._random
-
     def gradient(self) -> Tensor:
         """Refuse: a second pass of one job has no place in the program."""
         raise _refusal("sharpness-aware training takes a second pass")
-
-    def shift(self, direction: Tensor, length: float) -> None:
-        """Move the model off the curve."""
-        self._controls.shift(direction, length)
 
 
 def _stack(values: list[Any], most: int) -> Any:

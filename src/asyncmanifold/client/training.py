@@ -13,13 +13,13 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from asyncmanifold.client.controls import Controls, FlatControls
 from asyncmanifold.client.device_data import DeviceExamples
 from asyncmanifold.client.job_steps import TrainingStep, job_steps
+from asyncmanifold.client.off_curve import OffCurve
 from asyncmanifold.client.precision import HALF, LossScale
 from asyncmanifold.client.sampling import Sampling
 from asyncmanifold.client.settings import LocalTraining
@@ -46,7 +46,7 @@ ONE_VALUE = "Expected more than 1 value per channel"
 """The beginning of what torch's BatchNorm says of a batch of a single example."""
 
 
-class Trainer:
+class Trainer(OffCurve):
     """Trains jobs one after another on one module, whose memory is reused."""
 
     def __init__(
@@ -67,7 +67,6 @@ class Trainer:
             module.compile()
         self._loss, self._embedding, self._settings, self._seed = loss, embedding, settings, seed
         self.size = self._model.size
-        self._random: np.random.Generator | None = None
         self._controls: Controls
         if self._model.space.is_flat:
             self._controls = FlatControls(self._model, embedding, settings)
@@ -87,7 +86,7 @@ class Trainer:
         result = torch.empty(self._embedding.points, self.size) if out is None else out
         is_here = self._device.type == "cpu"
         offsets = result if is_here else torch.empty_like(result, device=self._device)
-        self._job, self._random = job, None
+        self._enter(job)
         self._controls.begin(move(job.theta, self._device), offsets)
         if self._scale is not None:
             self._scale.reset()
@@ -127,21 +126,10 @@ class Trainer:
             return nullcontext()
         return global_seeds(derive(self._seed, Purpose.EXAMPLES, job.client, job.number))
 
-    @property
-    def random(self) -> np.random.Generator:
-        """The job's random generator for leaving the curve, created on first use."""
-        if self._random is None:
-            self._random = derive(self._seed, Purpose.TUNNEL, self._job.client, self._job.number)
-        return self._random
-
     def gradient(self) -> Tensor:
         """Return the gradient of the batch's loss at the model's current position."""
         self._backpropagate()
         return self._model.take_gradient()
-
-    def shift(self, direction: Tensor, length: float) -> None:
-        """Move the model off the curve."""
-        self._controls.shift(direction, length)
 
     def _take_step(self, step: TrainingStep, s: Spot) -> Tensor:
         """Take one optimiser step at γ(s), or beside it in a tunnel, and return the loss at that position."""

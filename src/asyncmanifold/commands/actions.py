@@ -116,18 +116,33 @@ def compare_command(options: argparse.Namespace) -> int:
 
 
 def tune_command(options: argparse.Namespace) -> int:
-    """Search for each method's best value of a key on the clients' validation data."""
+    """Search for each method's best values of keys on the clients' validation data."""
     out: Path = options.out or Path("runs") / f"{_title(options.scenario)}-tune"
-    searched = {"key": options.key, "values": options.values, "factors": options.factors}
+    searched = {"key": _keys(options), "values": options.values, "factors": options.factors}
+    searched |= {"halving": options.halving, "seeds": options.seeds}
     with _resumable(out):
-        found = tune(
-            options.scenario, options.methods, seeds=options.seeds, **searched, **_study(options, out)
-        )
+        found = tune(options.scenario, options.methods, **searched, **_study(options, out))
     if options.json:
         print((out / "tune.json").read_text(), end="")
     elif not options.quiet:
         print_study(search_table(found), search_notes(found))
     return _exit_code(found.failures, options)
+
+
+def _keys(options: argparse.Namespace) -> str | list[str] | dict[str, list[str]]:
+    """Return the keys of a search: one, several with factors for all, or all with values of their own."""
+    given: list[tuple[str, list[str] | None]] = options.keys or [("global_lr", None)]
+    names = [name for name, _ in given]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"--key {twice[0]}: given twice")
+    own = {name: values for name, values in given if values is not None}
+    if not own:
+        return names[0] if len(names) == 1 else names
+    if options.factors or "values" in getattr(options, "given", ()):
+        raise InputError(f"--key {next(iter(own))} has values of its own: leave out --values and --factors")
+    if without := [name for name in names if name not in own]:
+        raise InputError(f"--key {without[0]}: give its values too, as --key {without[0]}=1,2")
+    return own
 
 
 def _title(scenario: str) -> str:

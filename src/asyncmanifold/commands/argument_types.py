@@ -47,6 +47,14 @@ def read_names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def read_key(text: str) -> tuple[str, list[str] | None]:
+    """Return the key and the values of KEY or KEY=VALUE,VALUE."""
+    if "=" not in text:
+        return text, None
+    key, values = read_setting(text)
+    return key, read_names(values)
+
+
 def read_numbers(text: str) -> list[int]:
     """Return distinct whole numbers, separated by commas."""
     return list(dict.fromkeys(read_natural(part) for part in text.split(",")))

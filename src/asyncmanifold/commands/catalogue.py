@@ -54,7 +54,9 @@ def print_catalogue() -> None:
     table = Table("section", "key", "default", "meaning", title="Other keys", title_justify="left")
     for section, cls in SECTIONS.items():
         for place, known in enumerate(explain_keys(cls)):
-            table.add_row("" if place else section, known.name, known.default, escape(known.meaning))
+            table.add_row(
+                "" if place else section, known.name, known.default, escape(known.meaning.replace("``", ""))
+            )
         table.add_section()
     console.print(table)
 

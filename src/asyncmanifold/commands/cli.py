@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from asyncmanifold.commands.argument_types import (
-    read_factors,
     read_names,
     read_natural,
     read_numbers,
@@ -19,6 +18,7 @@ from asyncmanifold.commands.argument_types import (
     read_setting,
 )
 from asyncmanifold.commands.portable_option import choose_arithmetic
+from asyncmanifold.commands.tune_options import add_tune_options
 from asyncmanifold.errors import AsyncManifoldError, InputError
 
 INTERRUPTED = 130
@@ -30,6 +30,7 @@ examples:
   asyncmanifold run digits --method asyncbezier    one run
   asyncmanifold run digits --method fedasync --set global_lr=2 --set concurrency=8
   asyncmanifold tune digits --methods fedasync     its best global learning rate
+  asyncmanifold tune digits --methods fedasync --key global_lr=1,2,3 --key local_lr=1e-3,5e-3 --halving
   asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
@@ -110,7 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run one method on a scenario")
     _add_common(run)
     run.add_argument(
-        "--method",
+        *("--method", "--methods"),
         help="a name, or a TOML file of parts (default: the scenario's, else asyncbezier)",
     )
     run.add_argument("--seed", type=read_natural, help="the run's seed (default: the scenario's, else 0)")
@@ -161,26 +162,11 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
     compare.set_defaults(command="compare_command")
 
-    tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
+    tune = commands.add_parser(
+        "tune", help="search for the best values of keys on the clients' validation data"
+    )
     _add_common(tune)
-    tune.add_argument(
-        *("--methods", "--method"), type=read_names, help="names, separated by commas (default: all)"
-    )
-    tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
-    tried = tune.add_mutually_exclusive_group()
-    tried.add_argument(
-        "--values",
-        type=read_names,
-        default="0.25,0.5,1,1.5,2,2.5,3,5",
-        help="separated by commas (default: %(default)s)",
-    )
-    tried.add_argument(
-        "--factors",
-        type=read_factors,
-        help="instead of values: multiples of each method's value in the scenario",
-    )
-    tune.add_argument("--seeds", type=read_numbers, default=[0], help="separated by commas (default: 0)")
-    tune.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
+    add_tune_options(tune)
     tune.set_defaults(command="tune_command")
 
     report = commands.add_parser("report", help="write one HTML page about finished runs")
@@ -236,7 +222,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_theory(theory: argparse.ArgumentParser) -> None:
     theory.add_argument(
-        "--method",
+        *("--method", "--methods"),
         default="asyncbezier",
         help="any published method of points or Bézier curves (default: %(default)s)",
     )

@@ -11,11 +11,9 @@ from typing import Any
 
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.config import Config
-from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.experiments.given_tasks import method_configs, with_seed
-from asyncmanifold.experiments.many_runs import FinishedRun, Key, run_directory, run_with_progress
+from asyncmanifold.experiments.many_runs import FinishedRun, Key, ManyRuns
 from asyncmanifold.experiments.terminal_tables import as_text, comparison_notes, comparison_table
-from asyncmanifold.progress import is_watched
 from asyncmanifold.report.comparison import tabulate, write_table
 from asyncmanifold.report.result_table import html_table
 from asyncmanifold.results import runs_frame
@@ -120,55 +118,23 @@ def compare(
     >>> list(found.table)
     ['fedasync', 'fedavg']
     """
-    plain = method_configs(
-        task,
-        methods,
-        settings=as_words(settings),
-        data=data,
-        training=training,
-        schedule=schedule,
-        run=run,
-    )
+    many = ManyRuns(out=as_path(out), resume=resume, workers=workers, progress=progress)
+    given = {"training": training, "schedule": schedule, "run": run}
+    plain = method_configs(task, methods, settings=as_words(settings), data=data, given=given)
     configs: dict[Key, Config] = {
         (name, f"seed-{seed}"): with_seed(config, seed) for name, config in plain.items() for seed in seeds
     }
-    runs, failures = run_study(configs, out, resume=resume, workers=workers, progress=progress)
+    runs, failures = many.run(configs)
     first = next(iter(configs.values()))
-    found = Comparison(first.scenario, first.run, runs, failures, None if out is None else Path(out))
+    found = Comparison(first.scenario, first.run, runs, failures, many.out)
     if found.out is not None:
         write_table(found.out, found.scenario, found.metric, found.table)
     return found
 
 
-def run_study(
-    configs: Mapping[Key, Config],
-    out: str | Path | None,
-    *,
-    resume: bool,
-    workers: int,
-    progress: bool | None,
-    score: str = "final",
-) -> tuple[dict[Key, FinishedRun], list[str]]:
-    """Run configurations; return the finished runs, at least one, and a line for each that failed."""
-    if not configs:
-        raise InputError("no seeds are given")
-    if workers < 1:
-        raise InputError(f"workers={workers} must be at least 1")
-    place = None if out is None else Path(out)
-    if place is not None and not resume:
-        for key in configs:
-            if (folder := run_directory(place, key)) is not None and folder.exists():
-                raise InputError(
-                    f"{place}: holds a run of {', '.join(key)} already: choose another directory, or resume "
-                    "it (--resume)"
-                )
-    quiet = not (is_watched() if progress is None else progress)
-    runs, failures = run_with_progress(
-        configs, place, resume=resume, workers=min(workers, len(configs)), quiet=quiet, score=score
-    )
-    if not runs:
-        raise RunError(failures[0])
-    return runs, failures
+def as_path(out: str | Path | None) -> Path | None:
+    """Return the path of a directory, if one is given."""
+    return None if out is None else Path(out)
 
 
 def as_words(settings: Mapping[str, Any] | None) -> dict[str, str]:

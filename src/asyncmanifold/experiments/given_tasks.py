@@ -28,21 +28,19 @@ def method_configs(
     methods: Any,
     *,
     settings: Mapping[str, str],
-    data: str | None = None,
-    training: LocalTraining | None = None,
-    schedule: Schedule | None = None,
-    run: Run | None = None,
+    data: str | None,
+    given: Mapping[str, LocalTraining | Schedule | Run | None],
 ) -> dict[str, Config]:
     """Return the configuration of each method on a task; ``settings`` are those of ``--set``.
 
-    A setting applies to the methods that have its key, and must fit at least one of them.
+    ``given`` has the sections that are not as the scenario says. A setting applies to the methods that have
+    its key, and must fit at least one of them.
     """
-    sections: dict[str, Any] = {"training": training, "schedule": schedule, "run": run}
-    given = {name: section for name, section in sections.items() if section is not None}
+    sections: dict[str, Any] = {name: section for name, section in given.items() if section is not None}
     plain: dict[str, Config] = {}
     for name, method in _named_methods(task, methods).items():
         config = _config(task, name, method, data)
-        plain[config.method_name] = replace(config, **given)
+        plain[config.method_name] = replace(config, **sections)
     for key, value in settings.items():
         plain = _with_fitting_setting(plain, key, value)
     return plain

@@ -20,7 +20,7 @@ from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.importable import check_importable
 from asyncmanifold.execution.placement import Placement
 from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupts
-from asyncmanifold.progress import Display, display
+from asyncmanifold.progress import Display, display, is_watched
 from asyncmanifold.results import Result
 from asyncmanifold.session.journal import Records
 from asyncmanifold.session.summary import Summary
@@ -62,76 +62,140 @@ def run_config(
     )
 
 
-def run_all(
-    configs: Mapping[Key, Config],
-    out: Path | None,
-    *,
-    resume: bool,
-    workers: int,
-    on_progress: Callable[[Key, int], None],
-    on_end: Callable[[Key, Summary | BaseException], None],
-) -> dict[Key, FinishedRun]:
-    """Run every configuration, ``workers`` at a time; return the successful ones.
+@dataclass(frozen=True, kw_only=True)
+class ManyRuns:
+    """How the runs of a study are made: where they are stored, and how many at the same time.
 
-    One worker is this process. Each run trains inline: whole runs in parallel share nothing and never wait
-    for each other.
+    Arguments:
+        out: the directory of all runs; each has one of its own below it.
+        resume: continue the runs in ``out``.
+        workers: one is this process; more are processes of their own, with a run each. Every run trains
+            inline: whole runs in parallel share nothing and never wait for each other.
+        progress: show a progress bar; by default in a terminal and in a notebook.
+        score: the key of the summary that is shown when a run ends.
     """
-    if workers > 1:
-        return _run_in_processes(configs, out, resume, workers, on_progress, on_end)
-    runs: dict[Key, FinishedRun] = {}
-    for key, config in configs.items():
-        report = partial(on_progress, key)
-        try:
-            runs[key] = _run_one(config, run_directory(out, key), resume, report)
-            on_end(key, runs[key].summary)
-        except RunError as error:
-            on_end(key, error)
-    return runs
+
+    out: Path | None = None
+    resume: bool = False
+    workers: int = 1
+    progress: bool | None = None
+    score: str = "final"
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InputError(f"workers={self.workers} must be at least 1")
+
+    def refuse_existing(self, keys: Iterable[Key]) -> None:
+        """Refuse runs that the directory holds already, unless they are to be continued."""
+        for key in () if self.resume else keys:
+            if (folder := run_directory(self.out, key)) is not None and folder.exists():
+                raise InputError(
+                    f"{self.out}: holds a run of {', '.join(key)} already: choose another directory, or "
+                    "resume it (--resume)"
+                )
+
+    def run(self, configs: Mapping[Key, Config]) -> tuple[dict[Key, FinishedRun], list[str]]:
+        """Run configurations; return the finished runs, at least one, and a line for each that failed."""
+        if not configs:
+            raise InputError("no seeds are given")
+        self.refuse_existing(configs)
+        total = sum(config.run.updates for config in configs.values())
+        title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
+        quiet = not (is_watched() if self.progress is None else self.progress)
+        workers = min(self.workers, len(configs))
+        with display(title, total, quiet=quiet) as shown:
+            say_cautions(configs.values(), shown)
+            if (crowding := Placement(workers=workers).crowding()) is not None:
+                shown.say(f"warning: {crowding}")
+            watcher = ManyRunsWatcher(configs, shown, self.score)
+            runs = (self._run_in_processes if workers > 1 else self._run_here)(configs, watcher)
+        if not runs:
+            raise RunError(watcher.failures[0])
+        return runs, watcher.failures
+
+    def _run_here(self, configs: Mapping[Key, Config], watcher: ManyRunsWatcher) -> dict[Key, FinishedRun]:
+        runs: dict[Key, FinishedRun] = {}
+        for key, config in configs.items():
+            report = partial(watcher.progress, key)
+            try:
+                runs[key] = _run_one(config, run_directory(self.out, key), self.resume, report)
+                watcher.end(key, runs[key].summary)
+            except RunError as error:
+                watcher.end(key, error)
+        return runs
+
+    def _run_in_processes(
+        self, configs: Mapping[Key, Config], watcher: ManyRunsWatcher
+    ) -> dict[Key, FinishedRun]:
+        """Run in processes. They are spawned: forking a process that runs threads, as torch does, is not
+        safe."""
+        check_importable(list(configs.values()))
+        context = multiprocessing.get_context("spawn")
+        reports: Any = context.Queue()
+        runs: dict[Key, FinishedRun] = {}
+        with ProcessPoolExecutor(
+            max_workers=min(self.workers, len(configs)),
+            mp_context=context,
+            initializer=_prepare_process,
+            initargs=(reports,),
+        ) as pool:
+            with block_interrupts():
+                futures: dict[Future[FinishedRun], Key] = {
+                    pool.submit(_run_in_process, key, config, run_directory(self.out, key), self.resume): key
+                    for key, config in configs.items()
+                }
+            waiting = set(futures)
+            try:
+                while waiting:
+                    ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                    _drain_reports(reports, watcher)
+                    for future in ended:
+                        key = futures[future]
+                        error = future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            raise RunError(NOT_STARTED) from error
+                        if error is None:
+                            runs[key] = future.result()
+                        watcher.end(key, error or runs[key].summary)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in multiprocessing.active_children():
+                    process.terminate()  # each run writes a checkpoint first
+                raise
+        return {key: runs[key] for key in configs if key in runs}
 
 
-def _run_in_processes(
-    configs: Mapping[Key, Config],
-    out: Path | None,
-    resume: bool,
-    workers: int,
-    on_progress: Callable[[Key, int], None],
-    on_end: Callable[[Key, Summary | BaseException], None],
-) -> dict[Key, FinishedRun]:
-    """Run in processes. They are spawned: forking a process that runs threads, as torch does, is not safe."""
-    check_importable(list(configs.values()))
-    context = multiprocessing.get_context("spawn")
-    reports: Any = context.Queue()
-    runs: dict[Key, FinishedRun] = {}
-    with ProcessPoolExecutor(
-        max_workers=min(workers, len(configs)),
-        mp_context=context,
-        initializer=_prepare_process,
-        initargs=(reports,),
-    ) as pool:
-        with block_interrupts():
-            futures: dict[Future[FinishedRun], Key] = {
-                pool.submit(_run_in_process, key, config, run_directory(out, key), resume): key
-                for key, config in configs.items()
-            }
-        waiting = set(futures)
-        try:
-            while waiting:
-                ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                _drain_reports(reports, on_progress)
-                for future in ended:
-                    key = futures[future]
-                    error = future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise RunError(NOT_STARTED) from error
-                    if error is None:
-                        runs[key] = future.result()
-                    on_end(key, error or runs[key].summary)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()  # each run writes a checkpoint first
-            raise
-    return {key: runs[key] for key in configs if key in runs}
+class ManyRunsWatcher:
+    """Shows how far several runs are, and collects one line for each that failed."""
+
+    def __init__(self, configs: Mapping[Key, Config], shown: Display, score: str) -> None:
+        """Begin before the first update of any run."""
+        self._updates = {key: config.run.updates for key, config in configs.items()}
+        self._shown, self._score = shown, score
+        self._reached: dict[Key, int] = {}
+        self._found: dict[Key, int] = {}  # updates that an earlier call made of a run
+        self.failures: list[str] = []
+
+    def progress(self, key: Key, update: int) -> None:
+        """Show that a run has reached an update."""
+        self._reached[key] = update
+        self._found.setdefault(key, update - 1)
+        self._shown.show(sum(self._reached.values()), found=sum(self._found.values()))
+
+    def end(self, key: Key, ended: Summary | BaseException) -> None:
+        """Show that a run has ended, and how; wrong input is raised, since it is wrong for every run."""
+        name = ", ".join(key)
+        if isinstance(ended, InputError):
+            raise ended
+        if isinstance(ended, BaseException):
+            self.failures.append(f"{name}: {ended or type(ended).__name__}")
+            self._shown.say(self.failures[-1])
+            return
+        score = ended[self._score]
+        value = "not finite" if score is None else f"{score:.4f}"
+        self._shown.say(f"{name}: {self._score} {ended['metric']} {value}")
+        self._found.setdefault(key, self._updates[key])
+        self.progress(key, self._updates[key])
 
 
 def say_cautions(configs: Iterable[Config], shown: Display) -> None:
@@ -144,58 +208,6 @@ def say_cautions(configs: Iterable[Config], shown: Display) -> None:
 def run_directory(out: Path | None, key: Key) -> Path | None:
     """Return the directory of one of several runs."""
     return None if out is None else out.joinpath(*key)
-
-
-def run_with_progress(
-    configs: Mapping[Key, Config],
-    out: Path | None,
-    *,
-    resume: bool,
-    workers: int,
-    quiet: bool,
-    score: str = "final",
-) -> tuple[dict[Key, FinishedRun], list[str]]:
-    """Run every configuration with a progress display; return the runs, and one line per failed run.
-
-    ``score`` is the key of the summary that is shown when a run ends.
-    """
-    reached: dict[Key, int] = {}
-    found: dict[Key, int] = {}  # updates that an earlier call made of a run
-    failures: list[str] = []
-    total = sum(config.run.updates for config in configs.values())
-    title = f"{len(configs)} runs on {next(iter(configs.values())).scenario}"
-    with display(title, total, quiet=quiet) as shown:
-        say_cautions(configs.values(), shown)
-
-        def on_progress(key: Key, update: int) -> None:
-            reached[key] = update
-            found.setdefault(key, update - 1)
-            shown.show(sum(reached.values()), found=sum(found.values()))
-
-        def on_end(key: Key, ended: Summary | BaseException) -> None:
-            name = ", ".join(key)
-            if isinstance(ended, InputError):
-                raise ended  # wrong input is wrong for every run
-            if isinstance(ended, BaseException):
-                failures.append(f"{name}: {ended or type(ended).__name__}")
-                shown.say(failures[-1])
-                return
-            value = "not finite" if ended[score] is None else f"{ended[score]:.4f}"
-            shown.say(f"{name}: {score} {ended['metric']} {value}")
-            found.setdefault(key, configs[key].run.updates)
-            on_progress(key, configs[key].run.updates)
-
-        if (crowding := Placement(workers=workers).crowding()) is not None:
-            shown.say(f"warning: {crowding}")
-        runs = run_all(
-            configs,
-            out,
-            resume=resume,
-            workers=workers,
-            on_progress=on_progress,
-            on_end=on_end,
-        )
-    return runs, failures
 
 
 _reports: Any = None
@@ -245,9 +257,9 @@ def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[i
     return FinishedRun(result.summary, evaluations)
 
 
-def _drain_reports(reports: Any, on_progress: Callable[[Key, int], None]) -> None:
+def _drain_reports(reports: Any, watcher: ManyRunsWatcher) -> None:
     while True:
         try:
-            on_progress(*reports.get_nowait())
+            watcher.progress(*reports.get_nowait())
         except Empty:
             return

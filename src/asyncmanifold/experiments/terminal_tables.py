@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from asyncmanifold.experiments.line_search import by_size, is_at_edge
+from asyncmanifold.experiments.grid_search import by_size, keys_at_edge, values_of
+from asyncmanifold.experiments.halving import KEPT
 from asyncmanifold.report.comparison import cell, columns_of
 from asyncmanifold.report.result_table import html_rows
 
@@ -56,23 +58,24 @@ def comparison_notes(found: Comparison) -> list[str]:
 
 
 def search_table(found: Search) -> Table:
-    """Return each method's score for each value, the best in bold."""
-    percent = _is_share(found)
-    shown = _table(f"validation score{' %' if percent else ''} by {found.key}")
-    values = _values(found)
-    for value in values:
-        shown.add_column(value, justify="right", no_wrap=True)
-    for method in found.curves:
-        texts = _texts(found, method, "[bold]{}[/bold]")
-        shown.add_row(method, *(texts.get(value, "–") for value in values))
+    """Return each method's score for each value, the best in bold; every further key has a column."""
+    first, *others = found.keys
+    by = first if not others else f"{first} (across) and {', '.join(others)}"
+    shown = _table(f"validation score{' %' if _is_share(found) else ''} by {by}")
+    for heading in [*others, *_values(found)]:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for names, texts in _score_rows(found, "[bold]{}[/bold]"):
+        shown.add_row(*map(escape_markup, names), *texts)
     return shown
 
 
 def search_notes(found: Search) -> list[str]:
     """Return the lines below the table of a search."""
-    lower = found.lower_is_better
-    at_edge = [name for name, curve in found.curves.items() if is_at_edge(curve, lower_is_better=lower)]
-    notes = []
+    notes = _rung_notes(found)
+    at_edge = []
+    for name, curve in found.curves.items():
+        if keys := keys_at_edge(curve, found.keys, lower_is_better=found.lower_is_better):
+            at_edge.append(f"{name} ({', '.join(keys)})" if len(found.keys) > 1 else name)
     if at_edge:
         names = ", ".join(at_edge)
         notes.append(f"at the edge of the values tried, so a better one may lie beyond: {names}")
@@ -83,36 +86,66 @@ def search_notes(found: Search) -> list[str]:
 
 def html_search(found: Search) -> str:
     """Return each method's score for each value as HTML."""
-    values = _values(found)
+    first, *others = found.keys
     rows = []
-    for method in found.curves:
-        texts = _texts(found, method, "<b>{}</b>")
-        cells = "".join(f"<td>{texts.get(value, '–')}</td>" for value in values)
+    for (method, *values), texts in _score_rows(found, "<b>{}</b>"):
+        cells = "".join(f"<td>{text}</td>" for text in [*map(escape, values), *texts])
         rows.append(f'<tr><th scope="row">{escape(method)}</th>{cells}</tr>\n')
-    return html_rows([f"score by {found.key}", *values], rows)
+    return html_rows([f"score by {first}", *others, *_values(found)], rows)
+
+
+def _rung_notes(found: Search) -> list[str]:
+    """Return how successive halving went: how many values of a method ran how long."""
+    if not any("updates" in point for point in _points(found)):
+        return []
+    plans: dict[str, list[str]] = {}
+    for method, curve in found.curves.items():
+        lengths = [point["updates"] for point in curve]
+        steps = [
+            f"{sum(own >= length for own in lengths)} for {length} updates" for length in sorted({*lengths})
+        ]
+        plans.setdefault(", ".join(steps), []).append(method)
+    notes = [
+        f"halving: {plan}{'' if len(plans) == 1 else ' of ' + ', '.join(methods)}"
+        for plan, methods in plans.items()
+    ]
+    kept = f"the best of every {KEPT} values are kept and run {KEPT} times as long"
+    return [*notes, f"{kept}; in brackets: dropped after so many updates"]
 
 
 def _values(found: Search) -> list[str]:
-    return by_size(point["value"] for curve in found.curves.values() for point in curve)
+    """Return the values of the first key."""
+    return by_size(values_of(point, found.keys)[found.keys[0]] for point in _points(found))
+
+
+def _points(found: Search) -> list[dict[str, Any]]:
+    return [point for curve in found.curves.values() for point in curve]
 
 
 def _is_share(found: Search) -> bool:
     """Return whether all scores are shares of 1, of which more is better."""
-    means = [point["mean"] for curve in found.curves.values() for point in curve]
+    means = [point["mean"] for point in _points(found)]
     return not found.lower_is_better and all(mean is None or 0.0 <= mean <= 1.0 for mean in means)
 
 
-def _texts(found: Search, method: str, emphasis: str) -> dict[str, str]:
-    """Return a method's scores by value."""
+def _score_rows(found: Search, emphasis: str) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Return a row for each method and combination of the other keys: these names, and scores by value."""
+    first, *others = found.keys
     percent = _is_share(found)
-    points = {point["value"]: point["mean"] for point in found.curves[method]}
-    texts = {
-        value: "–" if mean is None else f"{100 * mean:.1f}" if percent else f"{mean:.4g}"
-        for value, mean in points.items()
-    }
-    if (best := found.best[method]) is not None:
-        texts[best] = emphasis.format(texts[best])
-    return texts
+    best = found.best
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for method, curve in found.curves.items():
+        longest = max((point.get("updates", 0) for point in curve), default=0)
+        for point in curve:
+            mean, values = point["mean"], values_of(point, found.keys)
+            text = "–" if mean is None else f"{100 * mean:.1f}" if percent else f"{mean:.4g}"
+            if point["value"] == best[method]:
+                text = emphasis.format(text)
+            elif point.get("updates", 0) < longest:
+                text = f"{text} ({point['updates']})"
+            rows.setdefault((method, *(values[key] for key in others)), {})[values[first]] = text
+    columns = _values(found)
+    return [(names, [texts.get(value, "–") for value in columns]) for names, texts in rows.items()]
 
 
 def _table(title: str) -> Table:

@@ -100,6 +100,8 @@ class AsyncServer:
         evaluate_fn: Evaluate | None = None,
         evaluate_every: int = 10,
         target: float | None = None,
+        target_stops: bool = False,
+        wall_budget: float | None = None,
         lower_is_better: Sequence[str] = (),
         out: str | Path | None = None,
         resume: bool = False,
@@ -121,6 +123,8 @@ class AsyncServer:
                 reported; the first call is at update 0.
             evaluate_every: updates between two evaluations.
             target: a score; the first update that reaches it is reported.
+            target_stops: end the run with the first evaluation that reaches the target.
+            wall_budget: seconds after which no update is accepted; those of earlier calls of the run count.
             lower_is_better: the metrics of which less is better, such as a loss.
             out: the run's directory, like the simulator's: an accepted update is on disk before the next one
                 is absorbed.
@@ -135,12 +139,12 @@ class AsyncServer:
 
         Raises ``RunError`` if the run cannot continue.
         """
-        model = FlatModel(copy.deepcopy(self.model))
-        model.module.load_state_dict(initial_arrays.to_torch_state_dict())
         run = Run(
             updates=num_updates,
             evaluate_every=evaluate_every,
             target=target,
+            target_stops=target_stops,
+            wall_budget=wall_budget,
             seed=self.seed,
             keep_models=keep_models,
             roll_back=roll_back,
@@ -150,62 +154,77 @@ class AsyncServer:
         records = Records(
             out=out, resume=resume, change=change, back_to=back_to, config=config, labels=labels
         )
+        model = FlatModel(copy.deepcopy(self.model))
+        model.module.load_state_dict(initial_arrays.to_torch_state_dict())
+        with ExitStack() as stack:
+            stack.enter_context(torch_threads())
+            journal = self._open_journal(records, run)
+            stack.callback(journal.close)
+            if journal.is_finished:
+                return _finished_result(model, journal)
+            judge = _judge(evaluate_fn)
+            session = Session(
+                self.method, self.training, run, model, journal, judge, lower_is_better=lower_is_better
+            )
+            return self._train(grid, session, journal, train_config or ConfigRecord())
+
+    def _open_journal(self, records: Records, run: Run) -> Journal:
+        """Open the run's directory, if any; what it holds is by default made from the server's settings."""
         described = {
             "method_name": self.method_name,
             "method": to_tree(self.method),
             "training": to_tree(self.training),
             "run": to_tree(run),
         }
-        named = {"scenario": "flower", "method": self.method_name, "seed": self.seed}
-        with ExitStack() as stack:
-            stack.enter_context(torch_threads())
-            journal = Journal(records, described, named)
-            stack.callback(journal.close)
-            if journal.is_finished:
-                summary = journal.load_finished(model)
-                log.info("nothing to do, the run has finished: %s", _in_words(summary, out))
-                known = summary["per_client"] or []
-                scores = {client: score for client, score in enumerate(known) if score is not None}
-                return flower_result(model, journal.records, scores)
-            session = Session(
-                self.method,
-                self.training,
-                run,
-                model,
-                journal,
-                _judge(evaluate_fn),
-                lower_is_better=lower_is_better,
-            )
-            journal.attach(session)
-            session.kept = journal.kept_models(keep_models)
-            deployment = Deployment(
-                grid, session, self.policy, train_config or ConfigRecord(), journal, self.task
-            )
-            _announce(session, self.method_name, out)
-            scores = deployment.run()
-            per_client = [scores.get(client) for client in range(max(scores) + 1)] if scores else None
-            summary = journal.conclude(session, per_client)
-            log.info("finished: %s", _in_words(summary, out))
-            return flower_result(model, journal.records, scores)
+        return Journal(
+            records, described, {"scenario": "flower", "method": self.method_name, "seed": self.seed}
+        )
+
+    def _train(
+        self, grid: Grid, session: Session, journal: Journal, train_config: ConfigRecord
+    ) -> FlowerResult:
+        """Absorb updates until the run ends, and write its summary."""
+        journal.attach(session)
+        session.kept = journal.kept_models(session.run.keep_models)
+        deployment = Deployment(grid, session, self.policy, train_config, journal, self.task)
+        _announce(session, self.method_name, journal)
+        scores = deployment.run()
+        per_client = [scores.get(client) for client in range(max(scores) + 1)] if scores else None
+        summary = journal.conclude(session, per_client)
+        log.info("finished: %s", _in_words(summary, journal))
+        return flower_result(session.model, journal.records, scores)
 
 
-def _announce(session: Session, method: str, out: str | Path | None) -> None:
+def _finished_result(model: FlatModel, journal: Journal) -> FlowerResult:
+    """Return the result of a run that its directory holds."""
+    summary = journal.load_finished(model)
+    log.info("nothing to do, the run has finished: %s", _in_words(summary, journal))
+    known = summary["per_client"] or []
+    scores = {client: score for client, score in enumerate(known) if score is not None}
+    return flower_result(model, journal.records, scores)
+
+
+def _announce(session: Session, method: str, journal: Journal) -> None:
     """Say in the log that a run starts, or after which update it continues."""
     done, wanted = session.state.updates, session.run.updates
-    where = f"files in {out}" if out is not None else "no files"
+    where = "no files" if journal.directory is None else f"files in {journal.directory.path}"
     if done:
         log.info("resuming %s after update %s of %s, %s", method, done, wanted, where)
     else:
         log.info("starting %s: %s updates, %s parameters, %s", method, wanted, session.model.size, where)
 
 
-def _in_words(summary: Summary, out: str | Path | None) -> str:
+def _in_words(summary: Summary, journal: Journal) -> str:
     """Return the most important of a summary as one line."""
     known = [f"{summary['updates']} updates"]
+    if summary["ended"] != "updates":
+        known.append(f"ended by {summary['ended']}")
     if summary.get("best") is not None:
         known.append(f"best {summary['metric']} {summary['best']:.4f}")
     known.append(f"{summary['failed']} failed and {summary['rejected']} rejected jobs")
-    return ", ".join(known) + (f", files in {out}" if out is not None else "")
+    if journal.directory is not None:
+        known.append(f"files in {journal.directory.path}")
+    return ", ".join(known)
 
 
 def _judge(evaluate: Evaluate | None) -> Judge:

@@ -98,7 +98,7 @@ class Deployment:
         self._journal.begin(self._session, self._now)
         # The log continues from this checkpoint; and a full disk shows here, before any training.
         self._journal.checkpoint(self._pack())
-        while not self._session.is_finished:
+        while not self._is_over():
             self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
@@ -108,6 +108,7 @@ class Deployment:
             self._publish()
             if not deliveries:
                 self._wait()
+        self._session.evaluate_last(self._now)
         if not self._policy.evaluate_clients:
             return {}
         for message_id in self._sent:
@@ -119,6 +120,10 @@ class Deployment:
     @property
     def _now(self) -> float:
         return self._session.seconds
+
+    def _is_over(self) -> bool:
+        """Return whether all updates are there, or no more may be accepted."""
+        return self._session.is_finished or self._session.is_over(self._now)
 
     def _refresh_nodes(self) -> None:
         """Update the list of nodes, once per polling interval."""
@@ -219,7 +224,7 @@ class Deployment:
     def _absorb(self, sent: SentJob, delivery: Delivery) -> None:
         """Absorb a reply, and evaluate if it is time, while the nodes have their next jobs."""
         session, node = self._session, sent.node
-        if session.is_finished:
+        if self._is_over():
             return
         try:
             reply = self._read(delivery)

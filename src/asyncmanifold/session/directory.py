@@ -25,7 +25,7 @@ CHANGEABLE = (
     *("method.global_lr", "method.rate_schedule", "method.gates", "method.max_staleness"),
     *("method.norm_bound", "method.norm_clips", "training.local_lr", "policy"),
     *("run.updates", "run.evaluate_every", "run.target", "run.checkpoint_seconds"),
-    *("run.keep_models", "run.roll_back"),
+    *("run.target_stops", "run.time_budget", "run.wall_budget", "run.keep_models", "run.roll_back"),
 )
 """What may change in a run that is resumed: bounds, rates, its length, and how nodes are treated."""
 

@@ -176,6 +176,7 @@ class Journal:
         """Record settings that were changed, and go back if told to; the next checkpoint makes both final."""
         for change in self.directory.changes if self.directory is not None else ():
             self.write({"kind": "changed", "update": session.state.updates, "time": time, **change})
+            session.ended = None  # a budget or a target that ended the run may be another one now
         if self._back_to is not None:
             session.go_back(time, self._back_to)
 

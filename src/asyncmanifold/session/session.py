@@ -201,8 +201,8 @@ class Session(AbsorbingState):
     def recall(self, record: Record) -> None:
         """Take note of a record that was written between two logged updates."""
         if record["kind"] == "evaluation":
-            scores = {name: record[name] for name in record if name not in PLACES}
-            self.scores.include(scores, self.state)
+            self._evaluated = record["update"]
+            self._include({name: record[name] for name in record if name not in PLACES})
         elif record["kind"] == "back":
             self._take_kept(record["to"])
         self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
@@ -236,11 +236,7 @@ class Session(AbsorbingState):
         self._evaluated = self.state.updates
         if not scores:
             return
-        self.scores.include(scores, self.state)
-        if self.run.target_stops and self.run.target is not None:
-            is_lower = self.metrics[0] in self.scores.lower_is_better
-            if reaches(scores[self.metrics[0]], self.run.target, lower_is_better=is_lower):
-                self.end("target")
+        self._include(scores)
         self.write(
             "evaluation",
             update=self.state.updates,
@@ -258,6 +254,15 @@ class Session(AbsorbingState):
                 self.go_back(time)
         else:
             self.kept.keep(self.state, self.epochs)
+
+    def _include(self, scores: Mapping[str, Any]) -> None:
+        """Keep the model if its scores are the best; end the run if they reach a target that stops it."""
+        self.scores.include(scores, self.state)
+        score, target = scores[self.metrics[0]], self.run.target
+        if not self.run.target_stops or target is None or score is None:
+            return
+        if self._reaches(score, target):
+            self.end("target")
 
     def go_back(self, time: float, to: int | None = None) -> None:
         """Continue from the kept model of update ``to``, or from the last one kept, as a new version.

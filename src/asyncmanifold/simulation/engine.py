@@ -50,7 +50,10 @@ class Simulation:
         self.flights: dict[int, SimulatedFlight] = {}
 
     def start(self, executor: Executor) -> None:
-        """Send the first jobs, or again those that were in flight at a checkpoint."""
+        """Send the first jobs, or again those that were in flight at a checkpoint.
+
+        A run that had ended, and now goes on, has not yet sent the job after its last update.
+        """
         self._arrivals = [(f.arrival, f.job.number, client) for client, f in self.flights.items()]
         heapq.heapify(self._arrivals)
         for flight in self.flights.values():
@@ -58,6 +61,7 @@ class Simulation:
                 executor.submit(flight.job, flight.arrival)
         if self.session.dispatched == 0:
             self.session.evaluate(self.time)
+        if not self.session.is_finished:
             self._dispatch(executor)
 
     def next_arrival(self, executor: Executor) -> tuple[SimulatedFlight, Outcome] | None:

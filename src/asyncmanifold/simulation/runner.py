@@ -92,7 +92,7 @@ def simulate(
         updates = recorded_updates(replay)
         task, run = (
             arrange_clients(task, updates),
-            replace(run, updates=len(updates), keep_models=0, roll_back=False),
+            replace(run, updates=len(updates), keep_models=0, roll_back=False, wall_budget=None),
         )
     with ExitStack() as stack:
         stack.enter_context(torch_threads(run.threads))
