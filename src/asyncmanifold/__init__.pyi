@@ -23,6 +23,10 @@ from asyncmanifold.server.averaging import Averaging as Averaging
 from asyncmanifold.server.buffer import Barrier as Barrier
 from asyncmanifold.server.buffer import Buffer as Buffer
 from asyncmanifold.server.buffer import StepBuffer as StepBuffer
+from asyncmanifold.server.codecs import CurveCodec as CurveCodec
+from asyncmanifold.server.codecs import Float16 as Float16
+from asyncmanifold.server.codecs import Float32 as Float32
+from asyncmanifold.server.codecs import Int8 as Int8
 from asyncmanifold.server.corrections import Correction as Correction
 from asyncmanifold.server.corrections import DelayCompensation as DelayCompensation
 from asyncmanifold.server.corrections import OrthoDC as OrthoDC
