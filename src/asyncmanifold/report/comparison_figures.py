@@ -67,6 +67,15 @@ def score_figures(found: FoundRuns) -> list[Figure]:
             score_data(scores, "time"),
         ),
     ]
+    if len({run.steps[0].upload for run in found.runs if run.steps} - {None}) > 1 and all(
+        row["upload"] is not None for row in scores.rows
+    ):
+        caption = (
+            "The same scores against the bytes of all accepted updates, as they were sent: methods and codecs"
+            f" differ in how much they send. {over}"
+        )
+        plot, data = score_specification(scores, "upload"), score_data(scores, "upload")
+        figures.append(Figure("score-upload", f"{title} against bytes uploaded", caption, plot, data))
     if len(found.methods) > MOST_BANDS:
         caption = f"Each method on its own, before all others in grey. {BANDS}"
         multiples = small_multiples(scores)
@@ -77,12 +86,14 @@ def score_figures(found: FoundRuns) -> list[Figure]:
 
 def collect_scores(found: FoundRuns) -> Scores:
     """Return every known score of all runs."""
-    rows = [
-        {"method": run.method, "seed": run.seed, "update": e.update, "time": e.time, "score": e.score}
-        for run in found.runs
-        for e in run.evaluations
-        if e.score is not None
-    ]
+    rows: list[Row] = []
+    for run in found.runs:
+        known, sent = {"method": run.method, "seed": run.seed}, run.uploaded
+        for e in run.evaluations:
+            if e.score is not None:
+                upload = None if sent is None else sent[min(int(e.update), len(sent) - 1)]
+                place = {"update": e.update, "time": e.time, "upload": upload}
+                rows.append({**known, **place, "score": e.score})
     metric = collect_metric(found)
     is_lower = all(run.summary["metric"] in run.summary.get("lower_is_better", ()) for run in found.runs)
     targets = sorted({run.summary["target"] for run in found.runs} - {None})
