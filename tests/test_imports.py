@@ -197,7 +197,7 @@ def test_the_public_names():
     assert asyncmanifold.__all__ == [
         *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
         *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CurveCodec"),
-        *("CyclicRate", "DecayingRate", "DelayCompensation", "Disc", "Distance", "Embedding"),
+        *("CyclicRate", "DecayingRate", "DelayCompensation", "DeviceTraces", "Disc", "Distance", "Embedding"),
         *("FixedRate", "Float16", "Float32", "Gate", "Hinge", "InputError", "Int8"),
         *("Job", "LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound"),
         *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),

@@ -63,6 +63,8 @@ from asyncmanifold.server.step import absorb as absorb
 from asyncmanifold.session.journal import Records as Records
 from asyncmanifold.session.observers import StopRun as StopRun
 from asyncmanifold.session.run import Run as Run
+from asyncmanifold.simulation.device_traces import DeviceTraces as DeviceTraces
+from asyncmanifold.simulation.device_traces import SyntheticDevices as SyntheticDevices
 from asyncmanifold.simulation.runner import simulate as simulate
 from asyncmanifold.simulation.schedules import ClassesLatency as ClassesLatency
 from asyncmanifold.simulation.schedules import ConstantLatency as ConstantLatency
