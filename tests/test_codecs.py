@@ -256,6 +256,8 @@ def test_numbers_that_are_not_finite_are_refused(name, value):
 
 
 def test_impossible_settings_are_refused():
+    with pytest.raises(InputError, match=r"several codecs \(Float16, Int8\), must have one"):
+        Method(outgoing=("fp16", "int8"))
     for codec in (Int8, CurveCodec):
         with pytest.raises(InputError, match=r"block_size=0\) must be at least 1"):
             codec(block_size=0)

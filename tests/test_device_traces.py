@@ -140,13 +140,12 @@ def test_clients_beyond_the_file_start_over(tmp_path):
     assert [phones.expected(1.0, client, seed=0) for client in range(4)] == [4.0, 2.0, 4.0, 2.0]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_devices_come_and_go_to_the_same_bits_after_a_resume(tmp_path, workers):
+def test_devices_come_and_go_to_the_same_bits_after_a_resume(tmp_path):
     devices = [{"speed": 1 + k / 4, "available": [[k, 14 + 3 * k]], "period": 40} for k in range(5)]
     schedule = Schedule(
         "clock", latency=DeviceTraces(write(tmp_path / "d.jsonl", *devices), epoch_seconds=5.0)
     )
-    settings = {"training": TRAINING, "schedule": schedule, "run": make_run(25), "workers": workers}
+    settings = {"training": TRAINING, "schedule": schedule, "run": make_run(25)}
     simulated(make_task(), "asyncbezier", out=tmp_path / "whole", **settings)
     for stop in (8, 17):
 

@@ -142,7 +142,6 @@ OWN = {
     "clip": replace(CURVE, outgoing=(Clip(0.4),)),
     "noise, then clip": replace(SGD, outgoing=(Noise(), Clip(0.4))),
     "bytes": replace(CURVE, outgoing=(Noise(0.001), Bytes())),
-    "fp16": replace(CURVE, outgoing="fp16"),
     "int8": replace(CURVE, outgoing=(Clip(0.4), Int8(16))),
     "curve": replace(METHODS["asyncdisc"], outgoing="curve"),
     "gate": replace(SGD, gates=(NormBound(0.3, clips=True), Quota(20))),

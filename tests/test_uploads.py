@@ -51,14 +51,6 @@ def test_simulator_replay_and_flower_agree_on_the_bytes(codec, tmp_path):
     assert sizes(simulate(task, method, training=TRAINING, replay=trace).trace) == expected
 
 
-def test_workers_send_no_more_than_a_codec_says():
-    """Not the memory that they share as well, in which plain offsets would be."""
-    method = replace(CURVE, outgoing="curve")
-    settings = {"training": TRAINING, "schedule": CLOCK, "run": make_run(4)}
-    made = simulated(make_task(sizes=(12, 20)), method, workers=2, **settings)
-    assert sizes(made.trace) == {(UPLOADS["curve"] + STATISTICS, 4 * P + STATISTICS)}
-
-
 def test_the_report_draws_scores_against_bytes(tmp_path):
     for name in ("float32", "int8"):
         method = replace(CURVE, outgoing=name)

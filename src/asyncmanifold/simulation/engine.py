@@ -138,10 +138,11 @@ class Simulation:
         if kind == "joined":
             self.idle.add(client)
         elif client in self.flights:
-            job = self.flights.pop(client).job
-            executor.release(job)
-            self.session.drop(job)
-            lost = {"job": job.number}
+            flight = self.flights.pop(client)
+            if not flight.is_lost:
+                executor.release(flight.job)
+            self.session.drop(flight.job)
+            lost = {"job": flight.job.number}
             self._count_lost()
         else:
             self.idle.remove(client)
@@ -196,7 +197,9 @@ class Simulation:
         wait = self._schedule.duration(
             job.epochs * relative, self._mean_length, job.client, job.number, seed, transfer
         )
-        is_lost = self._schedule.is_lost(job.client, job.number, seed)
+        change = self._schedule.next_change(self.time, job.client, seed)
+        goes_away = change is not None and change[0] <= self.time + wait  # so it need not be trained
+        is_lost = goes_away or self._schedule.is_lost(job.client, job.number, seed)
         flight = SimulatedFlight(job, self.time, self.time + wait, is_lost)
         self.flights[job.client] = flight
         heapq.heappush(self._arrivals, (flight.arrival, job.number, job.client))

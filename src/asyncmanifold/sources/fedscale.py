@@ -13,7 +13,7 @@ from itertools import cycle, islice
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import replacing
@@ -100,5 +100,5 @@ def _times(entry: Mapping[str, Any], name: str, where: str) -> list[float]:
     return [float(time) for time in times]
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
