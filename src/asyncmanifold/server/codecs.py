@@ -44,7 +44,8 @@ class Codec(Outgoing):
         return sent[OFFSETS]
 
     def send(self, parcel: Parcel, random: np.random.Generator) -> Parcel:
-        return _replaced(parcel, (OFFSETS,), self.encode(parcel.tensors[OFFSETS], random))
+        offsets = parcel.tensors[OFFSETS].float()  # an earlier part may have made them shorter
+        return _replaced(parcel, (OFFSETS,), self.encode(offsets, random))
 
     def receive(self, parcel: Parcel) -> Parcel:
         form = self.form(*self.shape_of(parcel.tensors))
