@@ -89,9 +89,9 @@ class Float16(Codec):
 
     >>> import torch
     >>> from asyncmanifold import Float16, Parcel
-    >>> sent = Float16().send(Parcel({"offsets": torch.tensor([[1e6, 0.5, 1e-3]])}), random=None)
+    >>> sent = Float16().send(Parcel({"offsets": torch.tensor([[70000.0, -3.0, 0.5]])}), random=None)
     >>> sent.size, Float16().receive(sent).tensors["offsets"]
-    (10, tensor([[9.9994e+05, 5.0000e-01, 9.9993e-04]]))
+    (10, tensor([[ 7.0016e+04, -3.0000e+00,  5.0000e-01]]))
     """
 
     def form(self, points: int, size: int) -> Form:
