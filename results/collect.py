@@ -300,9 +300,9 @@ def uploads(out: Path) -> str:
     rows: list[list[str]] = []
     for task in ("digits", "femnist-mini"):
         made = {codec: summaries(out / f"uploads-{task}-{codec}") for codec in CODECS}
-        for method, codec in product(made["float32"], CODECS):
-            runs, plain = made[codec].get(method, {}), made["float32"][method]
-            if not runs:
+        for method, codec in product(("fedasync", "fedbuff", "asyncbezier"), CODECS):
+            runs, plain = (made[each].get(method, {}) for each in (codec, "float32"))
+            if not (runs and plain):
                 continue
             sent, model = (mean(r[key] / r["updates"] for r in runs.values()) for key in TRAFFIC)
             changes = [runs[seed]["final"] - plain[seed]["final"] for seed in sorted({*runs} & {*plain})]
