@@ -117,7 +117,7 @@ uploads() { # what codecs cost: three methods, two tasks; femnist is shorter tha
     asyncmanifold compare digits --methods $some --seeds 0,1,2 --set outgoing=$codec \
       --out "$out/uploads-digits-$codec" --resume
     asyncmanifold compare "$here/femnist-mini/tuned.toml" --data "$data/femnist.npz" --methods $some --seeds 0,1,2 \
-      --set outgoing=$codec --set updates=48 --set evaluate_every=4 --set channels_last=true \
+      --set outgoing=$codec --set updates=32 --set evaluate_every=2 --set channels_last=true \
       --out "$out/uploads-femnist-mini-$codec" --resume
   done
 }
