@@ -115,10 +115,11 @@ def test_jobs_on_devices_by_hand(tmp_path):
         {"client": "b", "available": [[5, 25]], "period": 40},
     )
     schedule = Schedule("clock", latency=DeviceTraces(path, epoch_seconds=10.0))
-    trace = simulate(task_of(10, 10), "fedasync", training=TRAINING, schedule=schedule, run=make_run(7)).trace
+    made = simulate(task_of(10, 10), "fedasync", training=TRAINING, schedule=schedule, run=make_run(7))
+    assert made.summary["lost"] == 1
     events = [
         (r["kind"], r["client"], r["time"], r.get("dispatched"), r.get("job"))
-        for r in trace
+        for r in made.trace
         if r["kind"] != "evaluation"
     ]
     assert events == [

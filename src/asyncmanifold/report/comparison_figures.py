@@ -67,13 +67,8 @@ def score_figures(found: FoundRuns) -> list[Figure]:
             score_data(scores, "time"),
         ),
     ]
-    if len({run.steps[0].upload for run in found.runs if run.steps} - {None}) > 1 and all(
-        row["upload"] is not None for row in scores.rows
-    ):
-        caption = (
-            "The same scores against the bytes of all accepted updates, as they were sent: methods and codecs"
-            f" differ in how much they send. {over}"
-        )
+    if _uploads_differ(found):
+        caption = f"The same scores against the bytes of all accepted updates, as they were sent. {over}"
         plot, data = score_specification(scores, "upload"), score_data(scores, "upload")
         figures.append(Figure("score-upload", f"{title} against bytes uploaded", caption, plot, data))
     if len(found.methods) > MOST_BANDS:
@@ -84,6 +79,12 @@ def score_figures(found: FoundRuns) -> list[Figure]:
     return figures
 
 
+def _uploads_differ(found: FoundRuns) -> bool:
+    """Whether all runs say what was sent, and not all sent the same: else updates say as much as bytes."""
+    sizes = {step.upload for run in found.runs for step in run.steps[:1]}
+    return len(sizes) > 1 and all(run.uploaded is not None for run in found.runs)
+
+
 def collect_scores(found: FoundRuns) -> Scores:
     """Return every known score of all runs."""
     rows: list[Row] = []
@@ -91,8 +92,9 @@ def collect_scores(found: FoundRuns) -> Scores:
         known, sent = {"method": run.method, "seed": run.seed}, run.uploaded
         for e in run.evaluations:
             if e.score is not None:
-                upload = None if sent is None else sent[min(int(e.update), len(sent) - 1)]
-                place = {"update": e.update, "time": e.time, "upload": upload}
+                place = {"update": e.update, "time": e.time}
+                if sent is not None:
+                    place["upload"] = sent[min(max(0, int(e.update)), len(sent) - 1)]
                 rows.append({**known, **place, "score": e.score})
     metric = collect_metric(found)
     is_lower = all(run.summary["metric"] in run.summary.get("lower_is_better", ()) for run in found.runs)

@@ -47,7 +47,7 @@ class Scores:
     """Every evaluation to be drawn, and what its score is called."""
 
     rows: list[Row]
-    """``method``, ``seed``, ``update``, ``time``, ``upload`` and ``score`` of each; uploads may be None."""
+    """``method``, ``seed``, ``update``, ``time``, ``score`` and, if known, ``upload`` of each."""
     methods: list[str]
     metric: str
     targets: list[float] = field(default_factory=list)
@@ -137,7 +137,7 @@ def score_data(scores: Scores, against: str) -> dict[str, list[Row]]:
 
 
 def _rounded(row: Row, *names: str) -> Row:
-    return {name: rounded(row[name]) for name in names if row.get(name) is not None}
+    return {name: rounded(row[name]) for name in names if name in row}
 
 
 def mean_rows(scores: Scores, against: str) -> list[Row]:

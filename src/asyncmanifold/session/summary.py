@@ -37,15 +37,15 @@ def summarise(
     ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
     computed from it. ``validation`` is the final model's score on all of that data. ``lower_is_better`` names
     the metrics of which less is better. ``upload_bytes`` and ``download_bytes`` are those of all accepted
-    updates and of the models that they started from. A buffer's steps add up, so that short ones are nothing
-    to advise on.
+    updates and of the models that they started from; ``lost`` are jobs whose clients went away. A buffer's
+    steps add up, so that short ones are nothing to advise on.
     """
     counts: Counter[str] = Counter()
     evaluations: list[Record] = []
     staleness = 0
     fraction = 0.0
     train_seconds = wall_seconds = 0.0
-    upload = download = 0
+    upload = download = lost = 0
     for record in trace:
         counts[record["kind"]] += 1
         wall_seconds = record.get("wall_seconds", wall_seconds)
@@ -57,6 +57,8 @@ def summarise(
             download += record.get("download_bytes", 0)
         elif record["kind"] == "evaluation":
             evaluations.append(record)
+        elif record["kind"] == "left":
+            lost += "job" in record
     metric = metrics[0] if metrics else "none"
     last = evaluations[-1] if evaluations else {}
     scored = [record for record in evaluations if record.get(metric) is not None]
@@ -96,6 +98,7 @@ def summarise(
         "rejected": counts["rejected"],
         "failed": counts["failed"],
         "dropped": counts["dropped"],
+        "lost": lost,
         "upload_bytes": upload or None,
         "download_bytes": download or None,
         "train_seconds": train_seconds,
