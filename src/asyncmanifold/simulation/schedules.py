@@ -1,7 +1,8 @@
 """When clients arrive: latency models and the two schedules, on one virtual clock.
 
 The unit of time is one epoch over the mean client's examples at normal speed. A job's *length* is its
-epochs times its client's examples divided by the mean; a latency model turns it into a duration.
+epochs times its client's examples divided by the mean; a latency model turns it into a duration. With devices
+(``device_traces.py``) the unit is a second. Bytes take time where bandwidth is limited.
 """
 
 from __future__ import annotations
