@@ -9,12 +9,13 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from asyncmanifold.configuration.config import load_config
-from asyncmanifold.report.comparison import tabulate
+from asyncmanifold.report.comparison import average, tabulate
 from asyncmanifold.report.figure import Figure, layer, quantity
 from asyncmanifold.report.figure_files import as_svg
 from asyncmanifold.report.score_layers import pick, series_encodings
@@ -26,6 +27,8 @@ FIGURES = ("score-updates", "gini", "theil")
 EPOCHS = (1, 2, 5, 10)
 MOMENTS = (16, 64, 112)
 SURFACES = ("surfaces-digits", "surfaces-femnist")
+TRAFFIC = ("upload_bytes", "download_bytes")
+CODECS = ("float32", "fp16", "int8", "curve")
 
 
 def main(out: Path) -> None:
@@ -35,7 +38,7 @@ def main(out: Path) -> None:
     tables |= {name: curved(out, name) for name in ("sphere", "hyperbolic")}
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
-    tables |= {"long-jobs": long_jobs(out)}
+    tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -290,6 +293,33 @@ def long_jobs(out: Path) -> str:
     if table:
         keep(out / "long-jobs" / "figures" / "score-updates.svg", "long-jobs/score-updates.svg")
     return table
+
+
+def uploads(out: Path) -> str:
+    """Return bytes against score by task, method and codec, and the change from float32 seed by seed."""
+    rows: list[list[str]] = []
+    for task in ("digits", "femnist-mini"):
+        made = {codec: summaries(out / f"uploads-{task}-{codec}") for codec in CODECS}
+        for method, codec in product(("fedasync", "fedbuff", "asyncbezier"), CODECS):
+            runs, plain = (made[each].get(method, {}) for each in (codec, "float32"))
+            if not (runs and plain):
+                continue
+            sent, model = (mean(r[key] / r["updates"] for r in runs.values()) for key in TRAFFIC)
+            changes = [runs[seed]["final"] - plain[seed]["final"] for seed in sorted({*runs} & {*plain})]
+            final = spread(average(r["final"] for r in runs.values()), 100.0, 2)
+            change = "–" if codec == "float32" else spread(average(changes), 100.0, 2)
+            rows.append([task, method, codec, f"{sent:,.0f}", f"{sent / model:.2f}", final, change])
+    heads = ["task", "method", "codec", "bytes per upload", "× model", "final %", "change, points"]
+    return markdown(heads, rows) if rows else ""
+
+
+def summaries(folder: Path) -> dict[str, dict[int, Any]]:
+    """Return the summaries of a comparison's finished runs, by method and seed."""
+    found: dict[str, dict[int, Any]] = {}
+    for file in sorted(folder.glob("*/seed-*/summary.json")):
+        summary = json.loads(file.read_text())
+        found.setdefault(summary["method"], {})[summary["seed"]] = summary
+    return found
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

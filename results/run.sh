@@ -111,6 +111,16 @@ surfaces() { # discs against curves and tangent steps; on digits the others have
     --out "$out/surfaces-femnist-tune" --resume --set channels_last=true
   compare surfaces-femnist femnist.npz surfaces-femnist 0,1,2 --methods $some --set channels_last=true
 }
+uploads() { # what codecs cost: three methods, two tasks; femnist is shorter than in its own table
+  some=fedasync,fedbuff,asyncbezier
+  for codec in float32 fp16 int8 curve; do
+    asyncmanifold compare digits --methods $some --seeds 0,1,2 --set outgoing=$codec \
+      --out "$out/uploads-digits-$codec" --resume
+    asyncmanifold compare "$here/femnist-mini/tuned.toml" --data "$data/femnist.npz" --methods $some --seeds 0,1,2 \
+      --set outgoing=$codec --set updates=32 --set evaluate_every=2 --set channels_last=true \
+      --out "$out/uploads-femnist-mini-$codec" --resume
+  done
+}
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
     --resume ${UPDATES:+--set "updates=$UPDATES"} "${@:3}"
@@ -125,5 +135,5 @@ paper() {
   paper_cxr8
 }
 [ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord thresholds local_epochs long_jobs central \
-  curved tunnels surfaces
+  curved tunnels surfaces uploads
 for step in "$@"; do $step; done

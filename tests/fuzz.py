@@ -20,7 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncmanifold import METHODS, Averaging, LocalTraining, Method, NormBound, Parcel, Run
+from asyncmanifold import (
+    METHODS,
+    Averaging,
+    CurveCodec,
+    Float16,
+    Int8,
+    LocalTraining,
+    Method,
+    NormBound,
+    Parcel,
+    Run,
+)
 from asyncmanifold.server.buffer import Buffer
 from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.session.session import Session
@@ -40,8 +51,30 @@ METHODS_TRIED = {
     **METHODS,
     "bounded": replace(METHODS["asyncbezier"], gates=PEER_GATES),
     "clipped": replace(METHODS["fedasync"], gates=(NormBound(1.0, clips=True),)),
+    **{codec: replace(METHODS["asyncbezier"], outgoing=codec) for codec in ("fp16", "int8", "curve")},
     "averaged": Method(averaging=Averaging(2), buffer=Buffer(3)),
 }
+
+
+SENT: dict[Any, Callable[[int, int, int], dict[str, Any]]] = {
+    (): lambda n, p, _: {"offsets": ((n, p), torch.float32)},
+    (Float16(),): lambda n, p, _: {
+        "offsets": ((n, p), torch.float16),
+        "offsets.scales": ((n,), torch.float32),
+    },
+    (Int8(),): lambda n, p, blocks: {
+        "offsets": ((n, p), torch.int8),
+        "offsets.scales": ((n, blocks), torch.float32),
+    },
+    (CurveCodec(),): lambda n, p, blocks: {
+        "offsets.end": ((1, p), torch.float16),
+        "offsets.end_scale": ((1,), torch.float32),
+        "offsets.places": ((n - 1,), torch.float32),
+        "offsets.deviations": ((n - 1, p), torch.int8),
+        "offsets.scales": ((n - 1, blocks), torch.float32),
+    },
+}
+"""The tensors that stand for n control points of p numbers in some blocks, by the outgoing parts."""
 
 
 def mutator(function: Mutator) -> Mutator:
@@ -134,7 +167,7 @@ def honest_parcel(session: Session, random: Random) -> Parcel:
     points, size = session.method.embedding.points, session.model.size
     floats, integers = session.state.statistics
     noise = 0.05 * torch.rand(floats.shape, generator=generator)
-    return Parcel(
+    parcel = Parcel(
         {
             "offsets": 0.01 * (1.0 + torch.randn(points, size, generator=generator)),
             "statistics.floats": floats + noise,
@@ -143,13 +176,17 @@ def honest_parcel(session: Session, random: Random) -> Parcel:
         loss=1.0,
         seconds=0.1,
     )
+    for part in session.method.outgoing:
+        parcel = part.send(parcel, random)
+    return parcel
 
 
 def is_plausible(session: Session, parcel: Parcel) -> bool:
     """An independent opinion on what may be absorbed."""
     floats, integers = session.state.statistics
+    points, size = session.method.embedding.points, session.model.size
     wanted = {
-        "offsets": ((session.method.embedding.points, session.model.size), torch.float32),
+        **SENT.get(session.method.outgoing, SENT[()])(points, size, -(-size // 256)),
         "statistics.floats": (tuple(floats.shape), torch.float32),
         "statistics.integers": (tuple(integers.shape), torch.int64),
     }

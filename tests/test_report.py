@@ -145,12 +145,14 @@ def test_a_real_run_is_shown_point_by_point(tmp_path):
     drawn = content(write_report(tmp_path / "run", tmp_path / "report"))
     records = [json.loads(line) for line in (tmp_path / "run/trace.jsonl").read_text().splitlines()]
     evaluations = [record for record in records if record["kind"] == "evaluation"]
+    sent = next(record["upload_bytes"] for record in records if record["kind"] == "update") / 1e6
     expected = [
         {
             "method": "asyncbezier",
             "seed": 0,
             "update": e["update"],
             "time": pytest.approx(e["time"], rel=1e-5),
+            "upload": pytest.approx(e["update"] * sent, rel=1e-5),
             "score": pytest.approx(e["accuracy"], rel=1e-5),
         }
         for e in evaluations

@@ -105,7 +105,7 @@ def test_ctrl_c_leaves_no_word_of_a_worker(tmp_path, command):
 
 
 def test_names_complete():
-    assert complete_scenarios("digi") == ["digits"]
+    assert complete_scenarios("hyp") == ["hyperbolic"]
     assert complete_methods("") == list(METHODS)
     assert complete_methods("fedasync,asyncbezier-") == ["fedasync,asyncbezier-ed"]
 

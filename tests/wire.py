@@ -21,7 +21,7 @@ from asyncmanifold.flower.announced import Download
 from asyncmanifold.flower.codec import Sender, read_reply, read_sender, reply_content
 from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.mailbox import match
-from asyncmanifold.flower.sizes import array_names, most_reply_bytes
+from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import MemoryTrace
 from asyncmanifold.vectors import FlatModel
@@ -142,7 +142,7 @@ def take(session: Session, identity: Identity, reply_id: str, objects: Objects, 
     try:
         if identity.difference(read_sender(outcome.content).identity, "the server", "the node"):
             raise Rejected("another identity")
-        report = read_reply(outcome.content, array_names())
+        report = read_reply(outcome.content, expected_form(session.method, session.state).tensors)
     except Rejected:
         session.refuse(job, "rejected", "malformed")
         return "not understood"

@@ -23,6 +23,10 @@ from asyncmanifold.server.averaging import Averaging as Averaging
 from asyncmanifold.server.buffer import Barrier as Barrier
 from asyncmanifold.server.buffer import Buffer as Buffer
 from asyncmanifold.server.buffer import StepBuffer as StepBuffer
+from asyncmanifold.server.codecs import CurveCodec as CurveCodec
+from asyncmanifold.server.codecs import Float16 as Float16
+from asyncmanifold.server.codecs import Float32 as Float32
+from asyncmanifold.server.codecs import Int8 as Int8
 from asyncmanifold.server.corrections import Correction as Correction
 from asyncmanifold.server.corrections import DelayCompensation as DelayCompensation
 from asyncmanifold.server.corrections import OrthoDC as OrthoDC
@@ -59,6 +63,8 @@ from asyncmanifold.server.step import absorb as absorb
 from asyncmanifold.session.journal import Records as Records
 from asyncmanifold.session.observers import StopRun as StopRun
 from asyncmanifold.session.run import Run as Run
+from asyncmanifold.simulation.device_traces import DeviceTraces as DeviceTraces
+from asyncmanifold.simulation.device_traces import SyntheticDevices as SyntheticDevices
 from asyncmanifold.simulation.runner import simulate as simulate
 from asyncmanifold.simulation.schedules import ClassesLatency as ClassesLatency
 from asyncmanifold.simulation.schedules import ConstantLatency as ConstantLatency

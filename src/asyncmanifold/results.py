@@ -59,7 +59,7 @@ class Result:
         )
 
     def plot(self, against: str = "update") -> Any:
-        """Return a figure of the scores against ``update`` or virtual ``time``, which a notebook shows."""
+        """Return a figure of the scores against ``update``, virtual ``time`` or ``upload`` (megabytes)."""
         from asyncmanifold.report.score_plot import plot_scores  # its libraries are an extra
 
         about = self.summary

@@ -14,7 +14,7 @@ import pytest
 import torch
 from processes import descendants, is_alive, trainers
 
-from asyncmanifold import METHODS, Score
+from asyncmanifold import METHODS, CurveCodec, Score
 from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution import ray_workers
@@ -62,8 +62,10 @@ def test_a_run_on_a_cluster_gives_the_same_bits(tmp_path, cluster, method):
 
 
 def test_own_parts_give_the_same_bits_on_a_cluster(tmp_path, cluster):
-    """A server optimiser, a cache per client and an outgoing part, all from outside the package."""
-    method = replace(METHODS["asyncbezier"], server_optimizer=Momentum(), outgoing=(Clip(0.5),))
+    """A server optimiser, a cache per client and an outgoing part from outside the package, and a codec."""
+    method = replace(
+        METHODS["asyncbezier"], server_optimizer=Momentum(), outgoing=(Clip(0.5), CurveCodec(64))
+    )
     cached = replace(METHODS["asyncsgd"], buffer=CachedMean(7), weighting="none", global_lr=0.3)
     for name, own in (("optimised", method), ("cached", cached)):
         run(tmp_path / name / "here", own)

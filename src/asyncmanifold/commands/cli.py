@@ -249,15 +249,20 @@ def _add_theory(theory: argparse.ArgumentParser) -> None:
 def _add_data(data: argparse.ArgumentParser) -> None:
     actions = data.add_subparsers(title="commands", required=True, metavar="COMMAND")
     prepare = actions.add_parser("prepare", help="write a scenario's data file")
-    prepare.add_argument("dataset", choices=("femnist", "shakespeare", "cxr8"))
+    prepare.add_argument("dataset", choices=("femnist", "shakespeare", "cxr8", "devices"))
     prepare.add_argument(
         "--source",
         required=True,
         help="LEAF's folder, NIH's folder of PNG files with Data_Entry_2017.csv, a folder of plays as .txt, "
-        "parquet, .npz or .jsonl files, or a Hugging Face dataset such as flwrlabs/femnist",
+        "parquet, .npz or .jsonl files, a Hugging Face dataset such as flwrlabs/femnist, or a folder with "
+        "FedScale's device traces",
     )
     prepare.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help=".npz, or .jsonl(.gz) for shakespeare"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=".npz, or .jsonl for shakespeare and devices",
     )
     _add_quiet(prepare)
     prepare.set_defaults(command="prepare_command")

@@ -29,8 +29,12 @@ def print_summary(summary: Summary, out: Path) -> None:
         )
     print(f"  {'fairness':<14}Gini {number('gini', '.4f')}, Theil {number('theil', '.5f')}")
     print(f"  {'staleness':<14}{summary['staleness_mean']:.1f} versions on average")
-    lost = ", ".join(f"{summary[k]} {k}" for k in ("rejected", "failed", "dropped") if summary[k])
+    kinds = ("rejected", "failed", "dropped", "lost")
+    lost = ", ".join(f"{summary[kind]} {kind}" for kind in kinds if summary.get(kind))
     print(f"  {'updates':<14}{summary['updates']} accepted{', ' + lost if lost else ''}")
+    if summary.get("upload_bytes") is not None:
+        up, down = summary["upload_bytes"] / 1e6, summary["download_bytes"] / 1e6
+        print(f"  {'traffic':<14}{up:.4g} MB up and {down:.4g} MB down, of accepted updates")
     print(
         f"  {'wall time':<14}{summary['wall_seconds']:.1f} s, "
         f"{summary['train_seconds']:.1f} s of it summed over trained jobs"

@@ -109,8 +109,10 @@ class ProcessWorkers(Workers):
             return reply
         arrays, loss, seconds = reply
         _, offsets = self._slots[self._slot_of[number]]
-        received = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return Parcel(received if OFFSETS in received else {OFFSETS: offsets, **received}, loss, seconds)
+        received = {
+            name: offsets if array is None else torch.from_numpy(array) for name, array in arrays.items()
+        }
+        return Parcel(received, loss, seconds)
 
     def forget(self, number: int) -> None:
         """Free the job's slot."""
@@ -191,10 +193,10 @@ def _work(connection: Connection, recipe: Recipe, address: SlotAddress) -> None:
             connection.send(_Crash(traceback.format_exc()))
 
 
-def _leave_in_slot(arrays: dict[str, Array], offsets: Tensor) -> None:
-    """Remove dense offsets from a reply: the server reads them in the slot."""
+def _leave_in_slot(arrays: dict[str, Array | None], offsets: Tensor) -> None:
+    """Replace dense offsets in a reply by None: the server reads them in the slot."""
     sent = arrays.get(OFFSETS)
     if sent is not None and sent.shape == tuple(offsets.shape) and sent.dtype == np.float32:
         if sent.ctypes.data != offsets.data_ptr():
             offsets.copy_(torch.from_numpy(sent))
-        del arrays[OFFSETS]
+        arrays[OFFSETS] = None

@@ -23,8 +23,9 @@ from asyncmanifold.vectors import Statistics
 Outcome = Parcel | Failure
 """The outcome of a job."""
 Array = npt.NDArray[np.generic]
-Reply = Failure | tuple[dict[str, Array], float, float]
-"""An outcome in the form that is sent to another process: a parcel's arrays, loss and seconds."""
+Reply = Failure | tuple[dict[str, Array | None], float, float]
+"""An outcome in the form that is sent to another process: a parcel's arrays, loss and seconds. None stands
+for an array that is in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -88,5 +89,5 @@ def pack_reply(outcome: Outcome) -> Reply:
     """Return an outcome in the form that is sent to another process."""
     if isinstance(outcome, Failure):
         return outcome
-    arrays = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
+    arrays: dict[str, Array | None] = {name: tensor.numpy() for name, tensor in outcome.tensors.items()}
     return arrays, outcome.loss, outcome.seconds

@@ -29,7 +29,7 @@ from asyncmanifold.flower.mailbox import Delivery, open_mailbox
 from asyncmanifold.flower.nodes import Node, Nodes, printable_name
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
-from asyncmanifold.flower.sizes import array_names, most_reply_bytes
+from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
 from asyncmanifold.session.journal import Journal
 from asyncmanifold.session.session import Session
@@ -79,6 +79,8 @@ class Deployment:
             policy.patience, policy.rest_seconds, depth, policy.concurrency, policy.claim_limit
         )
         self._capped: set[int] = set()  # clients whose claims were found too high
+        expected = expected_form(method, session.state)
+        self._names = None if expected is None else set(expected.tensors)
         self._mailbox = open_mailbox(grid, policy.reply_bytes or most_reply_bytes(method, session.state))
         self._identity = Identity.of(session.model.module, method.embedding, task)
         self._met: dict[int, Identity] = {}  # by client: what its last reply said
@@ -232,8 +234,7 @@ class Deployment:
                 self._refuse(sent, reply)
                 return
             self._meet(node, reply)
-            names = None if session.method.outgoing else array_names()
-            report = read_reply(reply.content, names)
+            report = read_reply(reply.content, self._names)
             if session.run.arithmetic == "portable" and not report.is_portable:
                 raise Rejected("the node does not compute portably: start it as docs/portability.md says")
             weight = self._share(node, report.examples)

@@ -29,7 +29,7 @@ def score_chart(
     Arguments:
         traces: by the name to show, the traces of its runs, one for each seed.
         metric: which score; by default the first that the evaluations have.
-        against: ``update`` or ``time``, the horizontal axis.
+        against: ``update``, ``time`` or ``upload`` (megabytes), the horizontal axis.
         target: a score to mark by a line.
 
     >>> record = {"kind": "evaluation", "update": 0, "version": 0, "time": 0.0, "accuracy": 0.1}
@@ -42,10 +42,14 @@ def score_chart(
     rows = []
     for method, seeds in traces.items():
         for seed, trace in enumerate(seeds):
-            for record in (record for record in trace if record["kind"] == "evaluation"):
+            sent = 0
+            for record in trace:
+                sent += record.get("upload_bytes", 0)
+                if record["kind"] != "evaluation":
+                    continue
                 metric = metric or next((name for name in record if name not in NOT_SCORES), "score")
                 place = {"method": method, "seed": seed, "update": record["update"], "time": record["time"]}
-                rows.append({**place, "score": record.get(metric)})
+                rows.append({**place, "upload": sent / 1e6, "score": record.get(metric)})
     known = [row for row in rows if row["score"] is not None]
     if not known:
         raise InputError("score_chart: the traces have no evaluation" + (f" of {metric}" if metric else ""))

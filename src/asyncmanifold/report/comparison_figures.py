@@ -67,6 +67,10 @@ def score_figures(found: FoundRuns) -> list[Figure]:
             score_data(scores, "time"),
         ),
     ]
+    if _uploads_differ(found):
+        caption = f"The same scores against the bytes of all accepted updates, as they were sent. {over}"
+        plot, data = score_specification(scores, "upload"), score_data(scores, "upload")
+        figures.append(Figure("score-upload", f"{title} against bytes uploaded", caption, plot, data))
     if len(found.methods) > MOST_BANDS:
         caption = f"Each method on its own, before all others in grey. {BANDS}"
         multiples = small_multiples(scores)
@@ -75,14 +79,23 @@ def score_figures(found: FoundRuns) -> list[Figure]:
     return figures
 
 
+def _uploads_differ(found: FoundRuns) -> bool:
+    """Whether all runs say what was sent, and not all sent the same: else updates say as much as bytes."""
+    sizes = {step.upload for run in found.runs for step in run.steps[:1]}
+    return len(sizes) > 1 and all(run.uploaded is not None for run in found.runs)
+
+
 def collect_scores(found: FoundRuns) -> Scores:
     """Return every known score of all runs."""
-    rows = [
-        {"method": run.method, "seed": run.seed, "update": e.update, "time": e.time, "score": e.score}
-        for run in found.runs
-        for e in run.evaluations
-        if e.score is not None
-    ]
+    rows: list[Row] = []
+    for run in found.runs:
+        known, sent = {"method": run.method, "seed": run.seed}, run.uploaded
+        for e in run.evaluations:
+            if e.score is not None:
+                place = {"update": e.update, "time": e.time}
+                if sent is not None:
+                    place["upload"] = sent[min(max(0, int(e.update)), len(sent) - 1)]
+                rows.append({**known, **place, "score": e.score})
     metric = collect_metric(found)
     is_lower = all(run.summary["metric"] in run.summary.get("lower_is_better", ()) for run in found.runs)
     targets = sorted({run.summary["target"] for run in found.runs} - {None})

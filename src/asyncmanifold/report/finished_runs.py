@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class StepNumbers:
     projected: list[bool]
     fraction: float
     t: float
+    upload: float | None = None
+    """Bytes that its client sent; None in a trace that does not say."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,13 @@ class RunData:
     def client_scores(self) -> list[tuple[int, float]]:
         """Return (client, score) for every client that has one."""
         return [(i, s) for i, s in enumerate(self.summary["per_client"] or []) if s is not None]
+
+    @property
+    def uploaded(self) -> list[float] | None:
+        """Return the megabytes sent up to each number of updates; None if an update does not say."""
+        sizes = [step.upload for step in self.steps if step.upload is not None]
+        known = len(sizes) == len(self.steps)
+        return [sent / 1e6 for sent in accumulate(sizes, initial=0.0)] if known else None
 
 
 @dataclass(frozen=True)
@@ -191,9 +201,9 @@ def _add_record(run: RunData, record: Record) -> None:
     if kind == "update":
         numbers = {name: _number(record[name]) for name in ("update", "time", "staleness", "fraction", "t")}
         cosines = [_number(value) for value in record["cosines"]]
-        run.steps.append(
-            StepNumbers(**numbers, cosines=cosines, projected=list(map(bool, record["projected"])))
-        )
+        projected = list(map(bool, record["projected"]))
+        upload = _number_or_none(record.get("upload_bytes"))
+        run.steps.append(StepNumbers(**numbers, cosines=cosines, projected=projected, upload=upload))
 
 
 def _check_summary(summary: Summary) -> Summary:

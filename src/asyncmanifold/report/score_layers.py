@@ -1,4 +1,4 @@
-"""Scores against updates or time in Vega-Lite: lines of means, bands, targets, evaluations to point at."""
+"""Scores against updates, time or bytes in Vega-Lite: means, bands, targets, evaluations to point at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from asyncmanifold.report.curves import band
 from asyncmanifold.report.figure import Row, Specification, category, layer, quantity, rounded
 from asyncmanifold.report.figure_theme import dashes, shapes
 
-AXES = {"update": "accepted updates", "time": "virtual time"}
+AXES = {"update": "accepted updates", "time": "virtual time", "upload": "megabytes uploaded"}
 MARKERS = 6
 """About how many markers are drawn on a line."""
 MOST_BANDS = 5
@@ -47,7 +47,7 @@ class Scores:
     """Every evaluation to be drawn, and what its score is called."""
 
     rows: list[Row]
-    """``method``, ``seed``, ``update``, ``time`` and ``score`` of each."""
+    """``method``, ``seed``, ``update``, ``time``, ``score`` and, if known, ``upload`` of each."""
     methods: list[str]
     metric: str
     targets: list[float] = field(default_factory=list)
@@ -130,12 +130,14 @@ def faded(full: float = 1.0, rest: float = 0.12) -> Row:
 def score_data(scores: Scores, against: str) -> dict[str, list[Row]]:
     """Return the rows that the plot needs, by the name of their dataset."""
     return {
-        "scores": [
-            {**row, "score": rounded(row["score"]), "time": rounded(row["time"])} for row in scores.rows
-        ],
+        "scores": [{**row, **_rounded(row, "score", "time", "upload")} for row in scores.rows],
         f"means-{against}": mean_rows(scores, against),
         "targets": _target_rows(scores),
     }
+
+
+def _rounded(row: Row, *names: str) -> Row:
+    return {name: rounded(row[name]) for name in names if name in row}
 
 
 def mean_rows(scores: Scores, against: str) -> list[Row]:

@@ -12,6 +12,7 @@ from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
+from asyncmanifold.server.codecs import Codec
 from asyncmanifold.server.corrections import (
     Correction,
     DelayCompensation,
@@ -81,6 +82,8 @@ class Method:
         resolve_parts(self)
         check(self, global_lr="above 0 and finite", weighting="'examples' or 'none'")
         _ = self.all_gates  # this checks their limits
+        if len(codecs := [type(part).__name__ for part in self.outgoing if isinstance(part, Codec)]) > 1:
+            raise InputError(f"Method(outgoing=…) has several codecs ({', '.join(codecs)}), must have one")
 
     @cached_property
     def all_gates(self) -> dict[str, Gate]:

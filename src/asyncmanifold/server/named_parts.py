@@ -9,10 +9,11 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry import EMBEDDINGS, Embedding
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import BUFFERS, StepBuffer
+from asyncmanifold.server.codecs import OUTGOING
 from asyncmanifold.server.corrections import CORRECTIONS, Correction
 from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
-from asyncmanifold.server.outgoing import OUTGOING, Outgoing
+from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.peers import GATES
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs, Penalty, Staleness
 from asyncmanifold.server.rates import RATE_SCHEDULES, RateSchedule

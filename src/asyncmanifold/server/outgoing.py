@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from asyncmanifold.seeding import Purpose, derive
@@ -64,6 +65,8 @@ class Outgoing:
     ...     def receive(self, parcel):
     ...         received = parcel.tensors["offsets"].float()
     ...         return replace(parcel, tensors={**parcel.tensors, "offsets": received})
+    ...     def outline(self, parcel):
+    ...         return self.send(parcel, random=None)  # which works without numbers too
     >>> parcel = Parcel({"offsets": torch.ones(1, 100)})
     >>> parcel.size, Half().send(parcel, random=None).size
     (400, 200)
@@ -77,8 +80,13 @@ class Outgoing:
         """Undo ``send`` as far as possible; any exception raised here rejects the update."""
         return parcel
 
+    def outline(self, parcel: Parcel) -> Parcel | None:
+        """Return the form of what ``send`` makes of a parcel of this form: tensors without numbers.
 
-OUTGOING: dict[str, type[Outgoing]] = {}
+        So the bytes of an upload are known before it is made, and a server knows what to expect. None if the
+        form depends on the numbers, or is not stated.
+        """
+        return None
 
 
 def check_report(parcel: Parcel) -> None:
@@ -89,6 +97,23 @@ def check_report(parcel: Parcel) -> None:
             raise Rejected(f"{name} is {value!r}, must be a number below {LARGEST_REPORT:g}")
     if parcel.seconds < 0.0:
         raise Rejected(f"seconds are {parcel.seconds!r}, must be at least 0")
+
+
+def outline_update(
+    points: int, theta: Tensor, statistics: Statistics, parts: Sequence[Outgoing]
+) -> Parcel | None:
+    """Return the form in which updates of a model are sent, without numbers; None if a part does not say.
+
+    >>> import torch
+    >>> outline_update(2, torch.zeros(100), Statistics.none(), parts=()).size
+    800
+    """
+    offsets = torch.empty((points, *theta.shape), dtype=theta.dtype, device="meta")
+    kept = {name: tensor.to("meta") for name, tensor in statistics.named("statistics").items()}
+    parcel: Parcel | None = Parcel({OFFSETS: offsets, **kept})
+    for part in parts:
+        parcel = None if parcel is None else part.outline(parcel)
+    return parcel
 
 
 def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) -> Parcel:

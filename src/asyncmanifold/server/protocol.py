@@ -48,6 +48,12 @@ class Job:
         """The total number of epochs."""
         return self.point_epochs + self.curve_epochs
 
+    @property
+    def size(self) -> int:
+        """Bytes of the model and its statistics, as they are sent."""
+        tensors = (self.theta, *self.statistics)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
     def numbers(self) -> dict[str, int]:
         """Return everything except the model, to send the job to another process."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}

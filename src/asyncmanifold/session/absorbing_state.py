@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from asyncmanifold.devices import find_device, move
@@ -62,6 +63,8 @@ class AbsorbingState:
     def _absorb(self, job: Job, parcel: Parcel, weight: float) -> tuple[ServerState, Update, Step]:
         """Return the state after a job's result, which is not the session's yet."""
         update = self._place_update(unpack_update(parcel, job, self.method.outgoing))
+        if self.method.outgoing and not self.model.space.is_flat:
+            update = self._tangent_update(update, job.theta)
         state, step = absorb(
             self.method,
             self.state,
@@ -111,6 +114,13 @@ class AbsorbingState:
         if self._device.type == "cpu":
             return update
         return replace(update, offsets=self.place(update.offsets), statistics=self.place(update.statistics))
+
+    def _tangent_update(self, update: Update, base: Tensor) -> Update:
+        """Return an update without what a codec's rounding added across the space at its base model."""
+        if update.offsets.dim() != 2 or update.offsets.shape[1:] != base.shape:
+            return update  # which is refused below
+        rows = [self.model.space.project(base, row) for row in update.offsets]
+        return replace(update, offsets=torch.stack(rows) if rows else update.offsets)
 
     def _retire(self, version: int, theta: Tensor) -> None:
         """Keep the memory of a model that no job needs any more, for the next model.

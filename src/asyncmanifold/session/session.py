@@ -185,6 +185,8 @@ class Session(AbsorbingState):
             "epochs": job.epochs,
             "loss": update.loss,
             "train_seconds": update.seconds,
+            "upload_bytes": parcel.size,
+            "download_bytes": job.size,
             "version": state.version,
             "wall_seconds": self.seconds,
         }

@@ -36,13 +36,16 @@ def summarise(
     last score; each is None if one of its evaluations is not finite.
     ``per_client`` holds the best model's score on each client's validation data; Gini and Theil are
     computed from it. ``validation`` is the final model's score on all of that data. ``lower_is_better`` names
-    the metrics of which less is better. A buffer's steps add up, so that short ones are nothing to advise on.
+    the metrics of which less is better. ``upload_bytes`` and ``download_bytes`` are those of all accepted
+    updates and of the models that they started from; ``lost`` are jobs whose clients went away. A buffer's
+    steps add up, so that short ones are nothing to advise on.
     """
     counts: Counter[str] = Counter()
     evaluations: list[Record] = []
     staleness = 0
     fraction = 0.0
     train_seconds = wall_seconds = 0.0
+    upload = download = lost = 0
     for record in trace:
         counts[record["kind"]] += 1
         wall_seconds = record.get("wall_seconds", wall_seconds)
@@ -50,8 +53,12 @@ def summarise(
             staleness += record["staleness"]
             fraction += record["fraction"]
             train_seconds += record["train_seconds"]
+            upload += record.get("upload_bytes", 0)  # which runs before version 0.3 did not record
+            download += record.get("download_bytes", 0)
         elif record["kind"] == "evaluation":
             evaluations.append(record)
+        elif record["kind"] == "left":
+            lost += "job" in record
     metric = metrics[0] if metrics else "none"
     last = evaluations[-1] if evaluations else {}
     scored = [record for record in evaluations if record.get(metric) is not None]
@@ -91,6 +98,9 @@ def summarise(
         "rejected": counts["rejected"],
         "failed": counts["failed"],
         "dropped": counts["dropped"],
+        "lost": lost,
+        "upload_bytes": upload or None,
+        "download_bytes": download or None,
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }

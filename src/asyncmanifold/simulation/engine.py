@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asyncmanifold.errors import RunError
+from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
+from asyncmanifold.server.outgoing import outline_update
 from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.packing import rebuild
@@ -31,6 +32,10 @@ class SimulatedFlight:
     is_lost: bool
 
 
+LEAST_LOST = 1000
+"""The run stops after this many consecutive jobs whose clients went away; more if there are many clients."""
+
+
 class Simulation:
     """Decides which update arrives when, on a virtual clock; the session does everything else.
 
@@ -45,9 +50,11 @@ class Simulation:
         present, changes = schedule.membership(len(sizes), session.run.seed)
         self.time = 0.0
         self.idle = IdleClients(present)
-        self.changes = changes[::-1]
-        """Clients that will join or leave, in descending order of time."""
+        self.changes = changes
+        """Clients that will join or leave, as a heap: the next change is the first."""
         self.flights: dict[int, SimulatedFlight] = {}
+        self._upload = self._upload_bytes() if schedule.has_bandwidth else 0
+        self._lost = 0  # jobs in a row whose clients went away
 
     def start(self, executor: Executor) -> None:
         """Send the first jobs, or again those that were in flight at a checkpoint.
@@ -73,7 +80,7 @@ class Simulation:
             heapq.heappop(self._arrivals)
         if not self._arrivals and not self.changes:
             raise RunError("no client is left")
-        if not self._arrivals or (self.changes and self.changes[-1][0] <= self._arrivals[0][0]):
+        if not self._arrivals or (self.changes and self.changes[0][0] <= self._arrivals[0][0]):
             return None
         flight = self.flights[self._arrivals[0][2]]
         if flight.is_lost:
@@ -114,24 +121,49 @@ class Simulation:
             self.flights[job.client] = SimulatedFlight(**{**entry, "job": job})
             self.session.adopt(job)
 
+    def _upload_bytes(self) -> int:
+        """Return the bytes of an update as it is sent, which its form alone decides."""
+        method, state = self.session.method, self.session.state
+        form = outline_update(method.embedding.points, state.theta, state.statistics, method.outgoing)
+        if form is None:
+            names = ", ".join(type(part).__name__ for part in method.outgoing)
+            raise InputError(
+                f"bandwidth is limited, and it is not known how much {names} send: define their outline"
+            )
+        return form.size
+
     def _is_current(self, entry: tuple[float, int, int]) -> bool:
         _, number, client = entry
         return client in self.flights and self.flights[client].job.number == number
 
     def _change_membership(self, executor: Executor) -> None:
-        self.time, kind, client = self.changes.pop()
+        self.time, kind, client = heapq.heappop(self.changes)
+        lost: dict[str, int] = {}
         if kind == "joined":
             self.idle.add(client)
         elif client in self.flights:
-            job = self.flights.pop(client).job
-            executor.release(job)
-            self.session.drop(job)
+            flight = self.flights.pop(client)
+            if not flight.is_lost:
+                executor.release(flight.job)
+            self.session.drop(flight.job)
+            lost = {"job": flight.job.number}
+            self._count_lost()
         else:
             self.idle.remove(client)
-        self.session.write(kind, time=self.time, client=client)
+        self.session.write(kind, time=self.time, client=client, **lost)
+        following = self._schedule.next_change(self.time, client, self.session.run.seed)
+        if following is not None:
+            heapq.heappush(self.changes, following)
+
+    def _count_lost(self) -> None:
+        """End a run that would never end: one whose clients are never there for as long as a job takes."""
+        self._lost += 1
+        if self._lost >= max(LEAST_LOST, 10 * len(self._sizes)):
+            raise RunError(f"{self._lost} jobs in a row were lost, because their clients went away before")
 
     def _arrive(self, flight: SimulatedFlight, outcome: Outcome, executor: Executor) -> None:
         job = flight.job
+        self._lost = 0
         heapq.heappop(self._arrivals)
         del self.flights[job.client]
         self.idle.add(job.client)
@@ -163,8 +195,15 @@ class Simulation:
     def _send(self, job: Job, executor: Executor) -> None:
         relative = self._sizes[job.client] * len(self._sizes) / self._examples
         seed = self.session.run.seed
-        wait = self._schedule.duration(job.epochs * relative, self._mean_length, job.client, job.number, seed)
-        is_lost = self._schedule.is_lost(job.client, job.number, seed)
+        transfer = 0.0
+        if self._upload:
+            transfer = self._schedule.transfer(job.client, job.size, self._upload, seed)
+        wait = self._schedule.duration(
+            job.epochs * relative, self._mean_length, job.client, job.number, seed, transfer
+        )
+        change = self._schedule.next_change(self.time, job.client, seed)
+        goes_away = change is not None and change[0] <= self.time + wait  # so it need not be trained
+        is_lost = goes_away or self._schedule.is_lost(job.client, job.number, seed)
         flight = SimulatedFlight(job, self.time, self.time + wait, is_lost)
         self.flights[job.client] = flight
         heapq.heappush(self._arrivals, (flight.arrival, job.number, job.client))

@@ -1,7 +1,8 @@
 """When clients arrive: latency models and the two schedules, on one virtual clock.
 
 The unit of time is one epoch over the mean client's examples at normal speed. A job's *length* is its
-epochs times its client's examples divided by the mean; a latency model turns it into a duration.
+epochs times its client's examples divided by the mean; a latency model turns it into a duration. With devices
+(``device_traces.py``) the unit is a second. Bytes take time where bandwidth is limited.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import csv
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from math import exp, pi, sqrt
+from math import exp, inf, pi, sqrt
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.simulation.availability import Availability
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Every client works at normal speed: a job takes its length. Subclasses override both methods."""
+    """Every client works at normal speed: a job takes its length. Subclasses override what differs."""
+
+    is_in_seconds: ClassVar[bool] = False
+    """Whether durations are seconds of devices with bandwidths and hours of their own."""
 
     def expected(self, length: float, client: int, seed: int) -> float:
         """Return how long the client is expected to take."""
@@ -29,6 +34,14 @@ class Latency:
     def duration(self, length: float, client: int, number: int, seed: int) -> float:
         """Return how long the client takes for the job with this dispatch number."""
         return self.expected(length, client, seed)
+
+    def transfer(self, client: int, download: int, upload: int, seed: int) -> float:
+        """Return how long the client takes to receive and to send so many bytes."""
+        return 0.0
+
+    def availability(self, client: int, seed: int) -> Availability | None:
+        """Return when the client can be reached; None if always."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -150,12 +163,15 @@ class RecordedLatency(Latency):
         return durations[int(derive(seed, Purpose.LATENCY, client, number).integers(len(durations)))]
 
 
-LATENCIES: dict[str, type[Latency]] = {
+LATENCIES: dict[str, type[Latency] | str] = {
     "constant": ConstantLatency,
     "lognormal": LogNormalLatency,
     "classes": ClassesLatency,
     "recorded": RecordedLatency,
+    "devices": "asyncmanifold.simulation.device_traces:DeviceTraces",
+    "synthetic-devices": "asyncmanifold.simulation.device_traces:SyntheticDevices",
 }
+"""Latency models by name; a place stands for a class that is imported when it is used."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +194,8 @@ class Schedule:
         late_by: when the last of them has joined.
         leave_fraction: the share of clients that leave for good, at a time drawn from [0, ``leave_by``].
         leave_by: when the last of them has left.
+        bandwidth_up: bytes of an update that a client sends per unit of time; by default, that takes no time.
+        bandwidth_down: the same for the model that it receives.
 
     >>> from asyncmanifold import ClassesLatency, Schedule
     >>> Schedule("clock", latency=ClassesLatency(0.3, 5.0), concurrency=8).kind
@@ -193,21 +211,52 @@ class Schedule:
     late_by: float = 0.0
     leave_fraction: float = 0.0
     leave_by: float = 0.0
+    bandwidth_up: float | None = None
+    bandwidth_down: float | None = None
 
     def __post_init__(self) -> None:
         check(self, kind="'queue' or 'clock'", concurrency="at least 1", drop_probability="in [0, 1)")
         check(self, late_fraction="between 0 and 1", leave_fraction="between 0 and 1")
+        check(self, bandwidth_up="above 0 and finite", bandwidth_down="above 0 and finite")
+        if self.latency.is_in_seconds:
+            self._check_devices()
         for name in ("late", "leave"):
             joins_or_leaves = getattr(self, f"{name}_fraction") > 0.0
             check(
                 self, **{f"{name}_by": "above 0 and finite" if joins_or_leaves else "at least 0 and finite"}
             )
 
-    def duration(self, length: float, mean_length: float, client: int, number: int, seed: int) -> float:
-        """Return the virtual time between a job's dispatch and its arrival."""
+    def _check_devices(self) -> None:
+        if self.kind != "clock":
+            raise InputError(f"Schedule(kind={self.kind!r}) must be 'clock': devices take seconds")
+        for name in ("late_fraction", "leave_fraction", "bandwidth_up", "bandwidth_down"):
+            if getattr(self, name):
+                raise InputError(f"Schedule({name}={getattr(self, name)}): devices have their own")
+
+    @property
+    def has_bandwidth(self) -> bool:
+        """Whether bytes take time."""
+        return self.latency.is_in_seconds or (self.bandwidth_up or self.bandwidth_down) is not None
+
+    def transfer(self, client: int, download: int, upload: int, seed: int) -> float:
+        """Return how long a client takes to receive a model and to send an update of so many bytes."""
+        if self.latency.is_in_seconds:
+            return self.latency.transfer(client, download, upload, seed)
+        return download / (self.bandwidth_down or inf) + upload / (self.bandwidth_up or inf)
+
+    def duration(
+        self,
+        length: float,
+        mean_length: float,
+        client: int,
+        number: int,
+        seed: int,
+        transfer: float = 0.0,
+    ) -> float:
+        """Return the virtual time between a job's dispatch and its arrival; ``transfer`` is part of it."""
         if self.kind == "clock":
-            return self.latency.duration(length, client, number, seed)
-        expected = self.latency.expected(length, client, seed)
+            return self.latency.duration(length, client, number, seed) + transfer
+        expected = self.latency.expected(length, client, seed) + transfer
         draw = derive(seed, Purpose.LATENCY, client, number).standard_exponential()
         return sqrt(4.0 / pi * expected * mean_length * draw)
 
@@ -219,6 +268,8 @@ class Schedule:
 
     def membership(self, clients: int, seed: int) -> tuple[list[int], list[tuple[float, str, int]]]:
         """Return the clients present at first, and (time, 'joined' or 'left', client) for every change."""
+        if self.latency.is_in_seconds:
+            return self._device_membership(clients, seed)
         if self.late_fraction == 0.0 and self.leave_fraction == 0.0:
             return list(range(clients)), []
         present, changes = [], []
@@ -232,3 +283,16 @@ class Schedule:
             if leaves < self.leave_fraction:
                 changes.append((max(joined, self.leave_by * leave), "left", client))
         return present, sorted(changes)
+
+    def _device_membership(self, clients: int, seed: int) -> tuple[list[int], list[tuple[float, str, int]]]:
+        """Return who can be reached at first, and the first change of every client."""
+        hours = {client: self.latency.availability(client, seed) for client in range(clients)}
+        present = [client for client, known in hours.items() if known is None or known.includes(0.0)]
+        changes = [self.next_change(0.0, client, seed) for client in range(clients)]
+        return present, sorted(change for change in changes if change is not None)
+
+    def next_change(self, time: float, client: int, seed: int) -> tuple[float, str, int] | None:
+        """Return when a client's device comes or goes next after ``time``; None if never."""
+        hours = self.latency.availability(client, seed)
+        change = None if hours is None else hours.next_change(time)
+        return None if change is None else (*change, client)

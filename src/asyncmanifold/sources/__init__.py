@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncmanifold.errors import InputError
-from asyncmanifold.sources import femnist_images, nih, shakespeare_speeches
+from asyncmanifold.sources import fedscale, femnist_images, nih, shakespeare_speeches
 from asyncmanifold.sources.hugging_face import find_rows, is_hub_name
 from asyncmanifold.sources.input_files import Show, find_files
 from asyncmanifold.sources.leaf import leaf_files
@@ -18,10 +18,18 @@ SOURCES = {
     "shakespeare": "LEAF's folder or .json file, flwrlabs/shakespeare or its .csv or parquet files, a folder "
     "of .txt plays, or a .jsonl or .jsonl.gz file",
     "cxr8": "NIH's folder of PNG files with Data_Entry_2017.csv, or an .npz file",
+    "devices": "a folder with FedScale's client_device_capacity or client_behave_trace, or both",
 }
 """What each dataset can be prepared from."""
 
-SUFFIXES = {"femnist": (".npz",), "shakespeare": (".jsonl", ".jsonl.gz"), "cxr8": (".npz",)}
+SUFFIXES = {
+    "femnist": (".npz",),
+    "shakespeare": (".jsonl", ".jsonl.gz"),
+    "cxr8": (".npz",),
+    "devices": (".jsonl",),
+}
+HUB = ("femnist", "shakespeare")
+"""Datasets that the Hugging Face Hub has."""
 
 
 def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> str:
@@ -37,9 +45,9 @@ def prepare(dataset: str, source: str, out: Path, show: Show | None = None) -> s
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder")
     path = Path(source)
-    if not path.exists() and not (is_hub_name(source) and dataset != "cxr8"):
+    if not path.exists() and not (is_hub_name(source) and dataset in HUB):
         raise InputError(f"{source}: no such path; expected {SOURCES[dataset]}")
-    preparation = {"femnist": _femnist, "shakespeare": _shakespeare, "cxr8": _cxr8}[dataset]
+    preparation = PREPARATIONS[dataset]
     try:
         line = preparation(path, source, out, show or (lambda done, total: None))
     except OSError as error:
@@ -84,3 +92,12 @@ def _cxr8(path: Path, source: str, out: Path, show: Show) -> str | None:
         return nih.rewrite_cxr8(path, out, show)
     table = nih.find_table(path) if path.is_dir() else None
     return None if table is None else nih.prepare_folder(path, table, out, show)
+
+
+def _devices(path: Path, source: str, out: Path, show: Show) -> str | None:
+    """Write devices; return None if the folder has none of FedScale's files."""
+    files = fedscale.find_traces(path)
+    return fedscale.write_devices(files, out, show) if files else None
+
+
+PREPARATIONS = {"femnist": _femnist, "shakespeare": _shakespeare, "cxr8": _cxr8, "devices": _devices}
