@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,8 @@ from asyncmanifold.commands.argument_types import (
     read_setting,
 )
 from asyncmanifold.commands.portable_option import choose_arithmetic
+from asyncmanifold.commands.record_options import add_log_format, add_sinks
+from asyncmanifold.commands.watch_command import add_watch
 from asyncmanifold.errors import AsyncManifoldError, InputError
 
 INTERRUPTED = 130
@@ -32,6 +35,7 @@ examples:
   asyncmanifold tune digits --methods fedasync     its best global learning rate
   asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
+  asyncmanifold watch runs/my-run                  a page that follows a run while it goes on
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
   asyncmanifold theory                             the convergence theorem against measured runs
   asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
@@ -80,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        choose_arithmetic(options)
-        from asyncmanifold.commands import actions  # slow to import, and not needed for --help
-
-        return int(getattr(actions, options.command)(options))
+        module = getattr(options, "module", "actions")  # slow to import, and not needed for --help
+        if module == "actions":  # the others never load torch
+            choose_arithmetic(options)
+        return int(getattr(import_module(f"asyncmanifold.commands.{module}"), options.command)(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -150,6 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--from", dest="initial", metavar="MODEL", help="start from a model.safetensors of the same task"
     )
+    add_sinks(run)
     run.set_defaults(command="run_command")
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
@@ -159,6 +164,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--seeds", type=read_numbers, default=[0, 1], help="separated by commas (default: 0,1)"
     )
     compare.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
+    add_sinks(compare)
     compare.set_defaults(command="compare_command")
 
     tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
@@ -190,6 +196,8 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
     _add_quiet(report)
     report.set_defaults(command="report_command")
+
+    add_watch(commands.add_parser("watch", help="serve a local page that follows runs while they go on"))
 
     landscape = commands.add_parser(
         "landscape", help="draw the loss around one update: on the plane of its curve, and along the curve"
@@ -331,6 +339,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="compute the same bits on every x86-64 processor with AVX2: short for --set arithmetic=portable",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON for scripts")
+    add_log_format(parser)
     _add_quiet(parser)
 
 

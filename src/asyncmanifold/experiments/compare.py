@@ -22,6 +22,7 @@ from asyncmanifold.results import runs_frame
 from asyncmanifold.server.methods import Method
 from asyncmanifold.session.run import Run
 from asyncmanifold.simulation.schedules import Schedule
+from asyncmanifold.sinks import check_sink
 
 Methods = str | Method | Sequence[str | Method] | Mapping[str, Method] | None
 
@@ -93,6 +94,7 @@ def compare(
     progress: bool | None = None,
     data: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    sinks: Sequence[str] = (),
 ) -> Comparison:
     """Run several methods with several seeds on a task, and return their table.
 
@@ -111,6 +113,7 @@ def compare(
         progress: show a progress bar; by default in a terminal and in a notebook.
         data: a scenario's data file.
         settings: further settings by key, such as ``{"local_lr": 0.01}``, for the methods that have the key.
+        sinks: where else the runs' figures go, as ``"tensorboard=DIR"`` (docs/operating.md).
 
     >>> import torch
     >>> from asyncmanifold import Run, Task, compare
@@ -132,7 +135,7 @@ def compare(
     configs: dict[Key, Config] = {
         (name, f"seed-{seed}"): with_seed(config, seed) for name, config in plain.items() for seed in seeds
     }
-    runs, failures = run_study(configs, out, resume=resume, workers=workers, progress=progress)
+    runs, failures = run_study(configs, out, resume=resume, workers=workers, progress=progress, sinks=sinks)
     first = next(iter(configs.values()))
     found = Comparison(first.scenario, first.run, runs, failures, None if out is None else Path(out))
     if found.out is not None:
@@ -148,10 +151,13 @@ def run_study(
     workers: int,
     progress: bool | None,
     score: str = "final",
+    sinks: Sequence[str] = (),
 ) -> tuple[dict[Key, FinishedRun], list[str]]:
     """Run configurations; return the finished runs, at least one, and a line for each that failed."""
     if not configs:
         raise InputError("no seeds are given")
+    for sink in sinks:
+        check_sink(sink)
     if workers < 1:
         raise InputError(f"workers={workers} must be at least 1")
     place = None if out is None else Path(out)
@@ -163,8 +169,9 @@ def run_study(
                     "it (--resume)"
                 )
     quiet = not (is_watched() if progress is None else progress)
+    workers = min(workers, len(configs))
     runs, failures = run_with_progress(
-        configs, place, resume=resume, workers=min(workers, len(configs)), quiet=quiet, score=score
+        configs, place, resume=resume, workers=workers, quiet=quiet, score=score, sinks=sinks
     )
     if not runs:
         raise RunError(failures[0])

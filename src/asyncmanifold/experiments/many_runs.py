@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from asyncmanifold.session.journal import Records
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.runner import simulate
+from asyncmanifold.sinks import open_sinks
 
 Key = tuple[str, ...]
 """A run's method, seed …, which identify it among several; also its path below the common directory."""
@@ -70,6 +71,7 @@ def run_all(
     workers: int,
     on_progress: Callable[[Key, int], None],
     on_end: Callable[[Key, Summary | BaseException], None],
+    sinks: Sequence[str] = (),
 ) -> dict[Key, FinishedRun]:
     """Run every configuration, ``workers`` at a time; return the successful ones.
 
@@ -77,12 +79,12 @@ def run_all(
     for each other.
     """
     if workers > 1:
-        return _run_in_processes(configs, out, resume, workers, on_progress, on_end)
+        return _run_in_processes(configs, out, resume, workers, on_progress, on_end, sinks)
     runs: dict[Key, FinishedRun] = {}
     for key, config in configs.items():
         report = partial(on_progress, key)
         try:
-            runs[key] = _run_one(config, run_directory(out, key), resume, report)
+            runs[key] = _run_one(key, config, run_directory(out, key), resume, report, sinks)
             on_end(key, runs[key].summary)
         except RunError as error:
             on_end(key, error)
@@ -96,6 +98,7 @@ def _run_in_processes(
     workers: int,
     on_progress: Callable[[Key, int], None],
     on_end: Callable[[Key, Summary | BaseException], None],
+    sinks: Sequence[str],
 ) -> dict[Key, FinishedRun]:
     """Run in processes. They are spawned: forking a process that runs threads, as torch does, is not safe."""
     check_importable(list(configs.values()))
@@ -110,7 +113,7 @@ def _run_in_processes(
     ) as pool:
         with block_interrupts():
             futures: dict[Future[FinishedRun], Key] = {
-                pool.submit(_run_in_process, key, config, run_directory(out, key), resume): key
+                pool.submit(_run_in_process, key, config, run_directory(out, key), resume, sinks): key
                 for key, config in configs.items()
             }
         waiting = set(futures)
@@ -154,6 +157,7 @@ def run_with_progress(
     workers: int,
     quiet: bool,
     score: str = "final",
+    sinks: Sequence[str] = (),
 ) -> tuple[dict[Key, FinishedRun], list[str]]:
     """Run every configuration with a progress display; return the runs, and one line per failed run.
 
@@ -194,6 +198,7 @@ def run_with_progress(
             workers=workers,
             on_progress=on_progress,
             on_end=on_end,
+            sinks=sinks,
         )
     return runs, failures
 
@@ -218,19 +223,28 @@ def _interrupt_run(signal_number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _run_in_process(key: Key, config: Config, out: Path | None, resume: bool) -> FinishedRun:
+def _run_in_process(
+    key: Key, config: Config, out: Path | None, resume: bool, sinks: Sequence[str]
+) -> FinishedRun:
     """Run one configuration in a worker process."""
     global _is_running
     if _is_ending:
         raise KeyboardInterrupt
     _is_running = True
     try:
-        return _run_one(config, out, resume, lambda update: _reports.put((key, update)))
+        return _run_one(key, config, out, resume, lambda update: _reports.put((key, update)), sinks)
     finally:
         _is_running = False
 
 
-def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[int], None]) -> FinishedRun:
+def _run_one(
+    key: Key,
+    config: Config,
+    out: Path | None,
+    resume: bool,
+    report: Callable[[int], None],
+    sinks: Sequence[str] = (),
+) -> FinishedRun:
     """Run one configuration, and report its progress a few times per second."""
     reported = 0.0
 
@@ -240,7 +254,8 @@ def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[i
             reported = perf_counter()
             report(record["update"])
 
-    result = run_config(config, Records(out=out, resume=resume, observer=observe))
+    observers = [observe, *open_sinks(sinks, "/".join(key))]
+    result = run_config(config, Records(out=out, resume=resume, observer=observers))
     evaluations = [record for record in result.trace if record["kind"] == "evaluation"]
     return FinishedRun(result.summary, evaluations)
 

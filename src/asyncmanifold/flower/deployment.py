@@ -106,6 +106,9 @@ class Deployment:
             for sent, delivery in deliveries:
                 self._absorb(sent, delivery)
             self._publish()
+            if self._journal.live.is_due:
+                jobs = ((sent.node.client, sent.dispatched) for sent in self._sent.values())
+                self._journal.live.show(self._now, len(self._sent), jobs)
             if not deliveries:
                 self._wait()
         if not self._policy.evaluate_clients:

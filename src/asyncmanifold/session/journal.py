@@ -15,6 +15,7 @@ from asyncmanifold.files import load_tensors, load_tree, save_tensors, save_tree
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.session.directory import RunDirectory
 from asyncmanifold.session.kept_models import KeptModels
+from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.observers import Observer, Observers
 from asyncmanifold.session.recovery import Recovery
 from asyncmanifold.session.session import Session
@@ -95,6 +96,7 @@ class Journal:
                 change=records.change,
                 fingerprint=fingerprint,
             )
+        self.live = LiveJobs(None if self.directory is None else self.directory.path)
 
     @property
     def is_finished(self) -> bool:
@@ -299,6 +301,8 @@ class Journal:
 
     def close(self) -> None:
         """Close the files and let other processes use the directory."""
+        self.live.close()
+        self._observers.close()
         self._trace.close()
         if self._log is not None:
             self._log.close()

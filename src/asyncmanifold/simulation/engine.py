@@ -16,6 +16,7 @@ from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.session.idle import IdleClients
+from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.session import Session
 from asyncmanifold.simulation.schedules import Schedule
@@ -84,6 +85,11 @@ class Simulation:
             self._arrive(*arrival, executor)
         if not self.session.is_finished:
             self._dispatch(executor)
+
+    def show_jobs(self, live: LiveJobs) -> None:
+        """Tell whoever watches the run which jobs are out."""
+        jobs = ((client, flight.dispatched) for client, flight in self.flights.items())
+        live.show(self.time, len(self.flights), jobs)
 
     def pack(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on.

@@ -200,6 +200,8 @@ def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal
             is_settled = False
             simulation.advance(arrival, executor)
             is_settled = True
+            if journal.live.is_due:
+                simulation.show_jobs(journal.live)
             if session.must_checkpoint or perf_counter() - saved >= session.run.checkpoint_seconds:
                 session.must_checkpoint = False
                 checkpoint()
