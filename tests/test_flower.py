@@ -431,7 +431,7 @@ def test_a_run_of_failures_alone_stops(tmp_path):
 
 
 def test_a_job_past_its_deadline_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("asyncmanifold.flower.deployment.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("asyncmanifold.flower.job_deadlines.GRACE_SECONDS", 0.1)
     grid = grid_of(pulls=(1, 1, 10**9))
     start(grid, "fedasync", updates=150, policy=replace(QUICK, deadline=0.3), out=tmp_path / "run")
     failed = of_kind(trace_of(tmp_path / "run"), "failed")

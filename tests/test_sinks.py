@@ -231,6 +231,7 @@ def test_the_options_of_the_command(tmp_path, capsys, monkeypatch):
         main(["run", "digits", "--sink", "tensorboard", "--out", str(tmp_path / "run")])
     assert "'tensorboard' must be NAME=PLACE" in capsys.readouterr().err
     assert main(["run", "digits", "--sink", "paper=x", "--out", str(tmp_path / "run")]) == 2
+    assert "sink 'paper=x' must be NAME=PLACE" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     options = ["--set", "updates=2", "--log-format", "json", "--sink", f"tensorboard={tmp_path / 'board'}"]
     assert main(["run", "digits", *options, "--out", str(tmp_path / "run")]) == 0

@@ -21,7 +21,7 @@ from asyncmanifold.commands.argument_types import (
 )
 from asyncmanifold.commands.portable_option import choose_arithmetic
 from asyncmanifold.commands.record_options import add_log_format, add_sinks
-from asyncmanifold.commands.watch_command import add_watch
+from asyncmanifold.commands.watch_command import add_control, add_watch
 from asyncmanifold.errors import AsyncManifoldError, InputError
 
 INTERRUPTED = 130
@@ -198,6 +198,8 @@ def build_parser() -> argparse.ArgumentParser:
     report.set_defaults(command="report_command")
 
     add_watch(commands.add_parser("watch", help="serve a local page that follows runs while they go on"))
+
+    add_control(commands.add_parser("control", help="pause, change or stop a run while it goes on"))
 
     landscape = commands.add_parser(
         "landscape", help="draw the loss around one update: on the plane of its curve, and along the curve"

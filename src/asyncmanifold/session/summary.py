@@ -91,6 +91,7 @@ def summarise(
         "rejected": counts["rejected"],
         "failed": counts["failed"],
         "dropped": counts["dropped"],
+        "controls": counts["control"],
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }

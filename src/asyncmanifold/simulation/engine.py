@@ -15,6 +15,7 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.session.control import EXCLUDED
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.packing import rebuild
@@ -49,6 +50,30 @@ class Simulation:
         self.changes = changes[::-1]
         """Clients that will join or leave, in descending order of time."""
         self.flights: dict[int, SimulatedFlight] = {}
+        self.held: set[int] = set()
+        """Clients that would be idle, but are excluded (``asyncmanifold control``)."""
+
+    @property
+    def clients(self) -> int:
+        """The number of all clients."""
+        return len(self._sizes)
+
+    @property
+    def active_clients(self) -> set[int]:
+        """The clients that are present and not excluded."""
+        return {*self.idle, *self.flights} - self.session.control.excluded
+
+    def follow_exclusions(self, executor: Executor) -> None:
+        """Let excluded clients wait, and readmitted ones be idle again; send the jobs that follow."""
+        excluded = self.session.control.excluded
+        for client in [client for client in self.idle if client in excluded]:
+            self.idle.remove(client)
+            self.held.add(client)
+        for client in sorted(self.held - excluded):
+            self.held.remove(client)
+            self.idle.add(client)
+        if not self.session.is_finished:
+            self._dispatch(executor)
 
     def start(self, executor: Executor) -> None:
         """Send the first jobs, or again those that were in flight at a checkpoint."""
@@ -75,6 +100,8 @@ class Simulation:
         flight = self.flights[self._arrivals[0][2]]
         if flight.is_lost:
             return flight, Failure("lost")
+        if flight.job.client in self.session.control.excluded:
+            return flight, Failure(EXCLUDED)
         return flight, executor.result(flight.job, self.session.remaining)
 
     def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
@@ -99,7 +126,7 @@ class Simulation:
         return {
             **self.session.pack(),
             "time": self.time,
-            "idle": list(self.idle),
+            "idle": [*self.idle, *sorted(self.held)],
             "changes": self.changes,
             "flights": [vars(flight) | {"job": vars(flight.job)} for flight in self.flights.values()],
         }
@@ -108,7 +135,9 @@ class Simulation:
         """Restore what ``pack`` returned."""
         self.session.unpack(packed)
         self.time = packed["time"]
-        self.idle = IdleClients(packed["idle"])
+        excluded = self.session.control.excluded
+        self.idle = IdleClients(client for client in packed["idle"] if client not in excluded)
+        self.held = {client for client in packed["idle"] if client in excluded}
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
@@ -123,20 +152,25 @@ class Simulation:
     def _change_membership(self, executor: Executor) -> None:
         self.time, kind, client = self.changes.pop()
         if kind == "joined":
-            self.idle.add(client)
+            self._make_idle(client)
         elif client in self.flights:
             job = self.flights.pop(client).job
             executor.release(job)
             self.session.drop(job)
+        elif client in self.held:
+            self.held.remove(client)
         else:
             self.idle.remove(client)
         self.session.write(kind, time=self.time, client=client)
+
+    def _make_idle(self, client: int) -> None:
+        (self.held if client in self.session.control.excluded else self.idle).add(client)
 
     def _arrive(self, flight: SimulatedFlight, outcome: Outcome, executor: Executor) -> None:
         job = flight.job
         heapq.heappop(self._arrivals)
         del self.flights[job.client]
-        self.idle.add(job.client)
+        self._make_idle(job.client)
         self.time = flight.arrival
         where = {"time": self.time, "dispatched": flight.dispatched}
         if flight.is_lost:
@@ -145,7 +179,8 @@ class Simulation:
             self.session.write("dropped", **where, **known)
             return
         if isinstance(outcome, Failure):
-            record = self.session.refuse(job, "failed", outcome.reason, **where)
+            kind = "rejected" if outcome.reason == EXCLUDED else "failed"
+            record = self.session.refuse(job, kind, outcome.reason, **where)
         else:
             weight = self._sizes[job.client] / self._examples
             record = self.session.accept(job, outcome, weight, **where)
