@@ -246,7 +246,7 @@ def test_a_deployment_is_controlled_by_name_number_or_id(tmp_path):
     grid = named_grid()
     plan = {
         3: ["exclude ward", "exclude lab", "exclude 102", "exclude nobody"],
-        6: ["readmit 0", "set policy.patience=7", "set policy.deadline=20"],
+        6: ["readmit 0", "set policy.patience=7", "set policy.deadline=none", "set policy.deadline=20"],
         8: [
             "set policy.patience=0",
             "set policy.reply_bytes=9",
@@ -263,6 +263,7 @@ def test_a_deployment_is_controlled_by_name_number_or_id(tmp_path):
     assert answers[3] == (False, "nobody: no such node, must be its name, its number as a client or its id")
     assert answers[4] == (True, "client 0 (ward) is readmitted")
     assert answers[5] == (True, "policy.patience changed from 3 to 7")
+    assert answers.pop(6) == (True, "policy.deadline changed from None to None")
     assert answers[6] == (True, "policy.deadline changed from None to 20.0")
     assert answers[7] == (False, "Policy(patience=0) must be at least 1")
     assert answers[8][1].startswith("set policy.reply_bytes: must be policy. and one of queue_depth")

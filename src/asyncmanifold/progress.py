@@ -187,6 +187,8 @@ class RunWatcher:
             self._score = score_note(record)
         elif kind in ("failed", "rejected"):
             self._display.say(f"client {record['client']} {kind}: {record['reason']}")
+        elif kind == "control":
+            self._display.say(f"control: {record['text']}")
         elif kind == "warning":
             self._display.say(f"warning: {record['reason']}")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from asyncmanifold.errors import InputError, one_line
-from asyncmanifold.session.trace import Record
-from asyncmanifold.watch.live_figures import NO_SCORE, LiveFigures
+from asyncmanifold.session.trace import PLACES, Record
+from asyncmanifold.watch.live_figures import LiveFigures
 
 UPDATE_FIGURES = (
     *("loss", "staleness", "fraction", "update_norm", "train_seconds"),
@@ -73,7 +73,7 @@ def numbers_of(record: Record) -> dict[str, float]:
     if kind == "update":
         names: Iterable[str] = UPDATE_FIGURES
     elif kind == "evaluation":
-        names = [name for name in record if name not in NO_SCORE]
+        names = [name for name in record if name not in PLACES]
     else:
         return {}
     values = {f"{kind}/{name}": record.get(name) for name in names}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import isfinite
 from typing import Any
 
@@ -15,6 +16,7 @@ from asyncmanifold.session.control import Steward
 from asyncmanifold.session.control_desk import ControlDesk
 from asyncmanifold.session.session import Session
 
+log = logging.getLogger("flwr")
 FIXED = ("reply_bytes",)
 """What of a policy cannot change while a run goes on."""
 
@@ -66,9 +68,12 @@ class DeploymentControl(Steward):
 
     def follow(self) -> None:
         state = self.session.control
-        self.policy = change(self._given, state.policy, "policy")
+        self.policy = replace(self._given, **state.policy)
         self._nodes.follow(self.policy, is_synchronous=self.session.method.synchronous)
         self._nodes.exclude(state.excluded)
+
+    def say(self, line: str) -> None:
+        log.info("control: %s", line)
 
     def checkpoint(self) -> None:
         self._write()

@@ -100,8 +100,10 @@ class Nodes:
 
     def measure(self, node: Node, round_trip: float, training: float, *, was_free: bool) -> None:
         """Count how long a job took; the node may have more jobs at a time from now on, or fewer."""
+        before = node.times.queue_depth
         node.times.add(round_trip, training, was_free=was_free)
-        self._wait_again(node)
+        if node.times.queue_depth != before:
+            self._wait_again(node)
 
     def restore(self, known: Iterable[Node]) -> None:
         """Take over the nodes that an interrupted run knew; none is present yet."""

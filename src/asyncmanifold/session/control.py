@@ -93,6 +93,10 @@ class Steward(ABC):
         """Make the engine follow the session's control state."""
 
     @abstractmethod
+    def say(self, line: str) -> None:
+        """Put a line into the run's log."""
+
+    @abstractmethod
     def checkpoint(self) -> None:
         """Write a checkpoint."""
 
@@ -119,6 +123,7 @@ class Steward(ABC):
             self.session.write("control", **record)
             self.session.obey(record)
             self.follow()
+            self.say(record["text"])
             has_changed = True
             answers.append((request, True, record["text"]))
         note = self._make_final() if has_changed else ""

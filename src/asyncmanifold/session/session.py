@@ -24,12 +24,12 @@ from asyncmanifold.server.outgoing import Parcel, check_report
 from asyncmanifold.server.protocol import Job, Rejected, ServerState
 from asyncmanifold.server.step import flush
 from asyncmanifold.session.absorbing_state import AbsorbingState
-from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
+from asyncmanifold.session.best_model import BestModel, BestSoFar, replace_non_finite
 from asyncmanifold.session.control import STOPPED, ControlState
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.trace import Record, TraceWriter
+from asyncmanifold.session.trace import PLACES, Record, TraceWriter
 from asyncmanifold.vectors import FlatModel
 
 Judge = Callable[[int, FlatModel], Mapping[str, float]]

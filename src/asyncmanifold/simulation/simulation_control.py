@@ -49,6 +49,9 @@ class SimulationControl(Steward):
     def follow(self) -> None:
         self._simulation.follow_exclusions(self._executor)
 
+    def say(self, line: str) -> None:
+        """Do nothing: the progress display is an observer, and sees the record."""
+
     def checkpoint(self) -> None:
         self._journal.checkpoint(self._simulation.pack())
 

@@ -21,7 +21,8 @@ SEARCH_SECONDS = 5.0
 """How often to look for new runs."""
 QUIET_SECONDS = 90.0
 """How long nothing may be written until a run that has not ended no longer counts as running."""
-BRIEF_POINTS, ALL_POINTS = 120, 600
+ALL_POINTS, MANY_POINTS = 600, 3_000
+"""The most points of the scores of the chosen run, and of all runs together."""
 MOST_CLIENTS = 500
 LONGEST_FILE = 2**24
 
@@ -94,8 +95,8 @@ class FollowedRun:
         """How many jobs are out."""
         return int(self._live.get("count", 0)) if self.summary is None else 0
 
-    def brief(self) -> dict[str, Any]:
-        """Return the run in one row."""
+    def brief(self, most_points: int = 0) -> dict[str, Any]:
+        """Return the run in one row, with a coarse curve of its scores."""
         figures, state = self.figures, self.state
         run = self._config["run"]
         seed, target = run.get("seed"), run.get("target")
@@ -112,7 +113,7 @@ class FollowedRun:
             "total": figures.total,
             "metric": figures.metric,
             "score": figures.score,
-            "scores": thin(figures.scores, BRIEF_POINTS),
+            "scores": thin(figures.scores, most_points),
             "staleness": figures.staleness,
             "rate": figures.rate,
             "left": figures.seconds_left if state == "running" else None,
@@ -195,14 +196,14 @@ class FollowedRuns:
         detailed = next((run for run in runs if run.place == chosen), going)
         return {
             "title": self.directory.name,
-            "runs": [run.brief() for run in runs],
+            "runs": [run.brief(max(20, MANY_POINTS // max(25, len(runs)))) for run in runs],
             "chosen": None if detailed is None else detailed.details(),
         }
 
 
 def thin(points: list[tuple[float, float | None]], most: int) -> list[tuple[float, float | None]]:
     """Return at most ``most`` points, evenly chosen, the last one among them."""
-    step = -(-len(points) // most) or 1
+    step = -(-len(points) // max(1, most)) or 1
     return points[::-1][::step][::-1]
 
 

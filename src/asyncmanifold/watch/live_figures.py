@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from asyncmanifold.session.trace import Record
+from asyncmanifold.session.trace import PLACES, Record
 
-NO_SCORE = frozenset(("kind", "update", "version", "time", "wall_seconds"))
-"""What the record of an evaluation holds besides scores."""
 EVENTS = frozenset(
     (
         *("failed", "rejected", "dropped", "resting", "joined", "left", "capped", "met"),
@@ -139,7 +137,7 @@ class LiveFigures:
 
     def _add_scores(self, record: Record) -> None:
         if self.metric is None:
-            self.metric = next((name for name in record if name not in NO_SCORE), None)
+            self.metric = next((name for name in record if name not in PLACES), None)
         score = record.get(self.metric) if self.metric else None
         self.score = _number(score, 0.0) if isinstance(score, (int, float)) else None
         self.scores.append((_number(record.get("update"), 0.0), self.score))
