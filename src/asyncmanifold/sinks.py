@@ -76,8 +76,7 @@ def numbers_of(record: Record) -> dict[str, float]:
         names = [name for name in record if name not in PLACES]
     else:
         return {}
-    values = {f"{kind}/{name}": record.get(name) for name in names}
-    return {name: float(value) for name, value in values.items() if _is_number(value)}
+    return {f"{kind}/{name}": float(record[name]) for name in names if _is_number(record.get(name))}
 
 
 def _is_number(value: Any) -> bool:

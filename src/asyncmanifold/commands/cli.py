@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
 
 from asyncmanifold.commands.argument_types import (
     read_factors,
@@ -19,10 +18,12 @@ from asyncmanifold.commands.argument_types import (
     read_positive,
     read_setting,
 )
+from asyncmanifold.commands.one_line_parser import Parser
 from asyncmanifold.commands.portable_option import choose_arithmetic
 from asyncmanifold.commands.record_options import add_log_format, add_sinks
 from asyncmanifold.commands.watch_command import add_control, add_watch
 from asyncmanifold.errors import AsyncManifoldError, InputError
+from asyncmanifold.json_log import VARIABLE as LOG_FORMAT
 
 INTERRUPTED = 130
 
@@ -36,42 +37,13 @@ examples:
   asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
   asyncmanifold watch runs/my-run                  a page that follows a run while it goes on
+  asyncmanifold control runs/my-run pause          and resume, exclude NODE, updates N, stop …
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
   asyncmanifold theory                             the convergence theorem against measured runs
   asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
   asyncmanifold flower supervise APP SUPERLINK --out /srv/runs/one     a run on Flower, resumed by itself
   asyncmanifold list                               scenarios, methods and their parts
 """
-
-
-class Once(argparse.Action):
-    """Stores an option's value, and refuses an option that is given twice instead of using the last one."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Store the value."""
-        given = namespace.__dict__.setdefault("given", set())
-        if option_string is not None and self.dest in given:
-            parser.error(f"argument {option_string}: given twice")
-        given.add(self.dest)
-        setattr(namespace, self.dest, values)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose error messages are one line."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.register("action", None, Once)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the line and end with exit code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if "log_format" in options:
+            os.environ[LOG_FORMAT] = options.log_format  # for worker processes too
         module = getattr(options, "module", "actions")  # slow to import, and not needed for --help
         if module == "actions":  # the others never load torch
             choose_arithmetic(options)

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
 from asyncmanifold.json_log import VARIABLE
-
-
-class LogFormat(argparse.Action):
-    """Chooses the form of the log, for this process and those that it starts."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Set the environment variable, which Flower's server app can be given too."""
-        os.environ[VARIABLE] = values
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:
     """Add ``--log-format``."""
     parser.add_argument(
         "--log-format",
-        action=LogFormat,
         choices=("text", "json"),
-        default="text",
-        help="progress and warnings as text, or as JSON, one object per line (default: %(default)s)",
+        default=os.environ.get(VARIABLE, "text"),
+        help="progress and warnings as text, or as JSON, one object per line (default: text)",
     )
 
 

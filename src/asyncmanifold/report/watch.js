@@ -27,7 +27,9 @@
     if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
     return hours ? `${hours}:${pad(minutes)}:${pad(whole % 60)}` : `${minutes}:${pad(whole % 60)}`;
   }
-  const nameOf = run => run.method ? `${run.method}, seed ${run.seed ?? '–'}` : run.place;
+  const shortName = run => run.method ? `${run.method}, seed ${run.seed ?? '–'}` : run.place;
+  const nameOf = run => // a run's place tells it from others of the same method and seed
+    state.runs.filter(other => shortName(other) === shortName(run)).length > 1 ? run.place : shortName(run);
   const failuresOf = run => run.failed + run.rejected + run.dropped;
 
   // --- elements: text only ever becomes text -------------------------------------------------------------
@@ -83,7 +85,7 @@
       svg.append(draw('line', { class: 'grid', x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
       svg.append(draw('text', { x: left - 6, y: y(tick) + 4, 'text-anchor': 'end' }, number(tick, 4)));
     }
-    for (const tick of ticks(first, last, Math.max(2, width / 110)).filter(Number.isInteger))
+    for (const tick of ticks(first, last, Math.max(3, width / 80)).filter(Number.isInteger))
       svg.append(draw('text', { x: x(tick), y: height - 4, 'text-anchor': 'middle' }, tick.toLocaleString('en')));
     if (known(target))
       svg.append(draw('line', { class: 'cross', x1: left, x2: width - right, y1: y(target), y2: y(target) }));
@@ -157,7 +159,7 @@
       ['throughput', number(run.rate), 'updates/s'],
       ['staleness', number(run.staleness, 2), 'versions'],
       ['training now', exactly(run.training), `of ${exactly(run.clients)} clients`],
-      ['without an update', exactly(failuresOf(run)), kinds.join(', ')],
+      ['failures', exactly(failuresOf(run)), kinds.join(', ')],
       ['rests', exactly(run.rests)],
     ];
     if (known(run.upload)) all.push(['uploads', bytes(run.upload)], ['downloads', bytes(run.download)]);

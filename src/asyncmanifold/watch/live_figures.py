@@ -19,7 +19,7 @@ RECENT = 64
 """How many of the last updates count for the throughput."""
 MEMORY = 30
 """About how many of the last updates count for the mean staleness."""
-MOST_POINTS = 400
+MOST_POINTS = 120
 MOST_EVENTS = 40
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from asyncmanifold.watch.followed_runs import FollowedRun
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_CLIENTS = 1_000
 """Clients per run that have series of their own: Prometheus keeps every series for ever."""
-LabelledValue = tuple[dict[str, object], float | None]
+LabelledValue = tuple[Mapping[str, object], float | None]
 
 RUN_METRICS = {
     "updates_total": ("counter", "Accepted updates.", "done"),
