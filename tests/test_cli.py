@@ -298,7 +298,7 @@ def test_a_resumed_comparison_tells_what_it_found_from_what_it_makes(monkeypatch
     monkeypatch.setattr(shown, "show", lambda done, note="", found=0: seen.append((done, found)))
     monkeypatch.setattr(many_runs, "display", lambda *_, **__: shown)
 
-    def run_all(configs, out, *, resume, workers, on_progress, on_end):
+    def run_all(configs, out, *, resume, workers, on_progress, on_end, sinks):
         old, begun, new = configs
         on_end(old, {"metric": "accuracy", "final": 0.5})
         on_progress(begun, 5)  # four of its updates were there

@@ -265,7 +265,7 @@ def test_a_deployment_is_controlled_by_name_number_or_id(tmp_path):
     assert answers[5] == (True, "policy.patience changed from 3 to 7")
     assert answers.pop(6) == (True, "policy.deadline changed from None to None")
     assert answers[6] == (True, "policy.deadline changed from None to 20.0")
-    assert answers[7] == (False, "Policy(patience=0) must be at least 1")
+    assert answers[7] == (False, "set policy.patience=0: Policy(patience=0) must be at least 1")
     assert answers[8][1].startswith("set policy.reply_bytes: must be policy. and one of queue_depth")
     assert not answers[9][0]
     assert answers[10] == (False, "set policy.deadline=inf: must be finite")

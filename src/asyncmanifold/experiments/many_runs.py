@@ -23,6 +23,7 @@ from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupt
 from asyncmanifold.progress import Display, display
 from asyncmanifold.results import Result
 from asyncmanifold.session.journal import Records
+from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.runner import simulate
@@ -254,7 +255,7 @@ def _run_one(
             reported = perf_counter()
             report(record["update"])
 
-    observers = [observe, *open_sinks(sinks, "/".join(key))]
+    observers: list[Observer] = [observe, *open_sinks(sinks, "/".join(key))]
     result = run_config(config, Records(out=out, resume=resume, observer=observers))
     evaluations = [record for record in result.trace if record["kind"] == "evaluation"]
     return FinishedRun(result.summary, evaluations)

@@ -324,7 +324,10 @@ class Deployment:
 
     def _unpack(self, packed: Mapping[str, Any]) -> None:
         self._session.unpack(packed)
-        self._nodes.restore(Node(*entry[:5], times=MeasuredTimes(*entry[5:])) for entry in packed["nodes"])
+        self._nodes.restore(
+            Node(number, client, examples, partition, name, times=MeasuredTimes(times))
+            for number, client, examples, partition, name, times in packed["nodes"]
+        )
 
     def _note(self, record: Record) -> None:
         """Follow a record since the checkpoint: who joined, and what nodes said about their data."""
