@@ -192,10 +192,11 @@ def test_a_full_disk_does_not_end_a_run_that_shows_its_jobs(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_broken_files_are_no_reason_to_fall_silent(tmp_path):
+@pytest.mark.parametrize("live", ['{"jobs": 5, "count": 1', '{"jobs": [5], "count": 1}', "[]"])
+def test_broken_files_are_no_reason_to_fall_silent(tmp_path, live):
     run = write_run(tmp_path / "run")
     (run / "config.toml").write_text("run = 3")
-    (run / "live.json").write_text('{"jobs": 5, "count": 1')
+    (run / "live.json").write_text(live)
     (run / "summary.json").write_text("{")
     (run / "trace.jsonl").write_text(
         '{"kind": "update", "client": 1, "staleness": "x", "update": null}\n{"kind": 3}\n'

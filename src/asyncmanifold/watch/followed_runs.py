@@ -6,6 +6,7 @@ import json
 import threading
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -36,7 +37,9 @@ class FollowedRun:
         self.figures = LiveFigures()
         self._config: dict[str, Any] = {"run": {}}
         self.summary: dict[str, Any] | None = None
-        self._live: dict[str, Any] = {}
+        self.in_flight: dict[int, float] = {}
+        """When each client that trains now was sent its job."""
+        self.jobs_out = 0
 
     def follow(self) -> None:
         """Read what is new."""
@@ -46,10 +49,12 @@ class FollowedRun:
             self.summary = json.loads(_read(self.path / "summary.json"))
         except (OSError, ValueError):
             self.summary = None
-        try:
-            self._live = dict(json.loads(_read(self.path / LIVE)))
-        except (OSError, ValueError, TypeError):
-            self._live = {}
+        self.in_flight, self.jobs_out = {}, 0
+        if self.summary is None:
+            with suppress(OSError, ValueError, TypeError, LookupError):
+                live = json.loads(_read(self.path / LIVE))
+                self.in_flight = {int(client): float(sent) for client, sent in live["jobs"]}
+                self.jobs_out = int(live["count"])
 
     def _start_over(self) -> None:
         try:
@@ -82,18 +87,6 @@ class FollowedRun:
         rate = self.figures.rate
         usual = 0.0 if rate is None else 20.0 / rate
         return "running" if self.age < max(QUIET_SECONDS, usual) else "silent"
-
-    @property
-    def in_flight(self) -> list[tuple[int, float]]:
-        """The jobs that are out: client, and when it was sent the job."""
-        jobs = self._live.get("jobs", [])
-        is_open = self.summary is None and isinstance(jobs, list)
-        return [(int(client), float(sent)) for client, sent in jobs] if is_open else []
-
-    @property
-    def jobs_out(self) -> int:
-        """How many jobs are out."""
-        return int(self._live.get("count", 0)) if self.summary is None else 0
 
     def brief(self, most_points: int = 0) -> dict[str, Any]:
         """Return the run in one row, with a coarse curve of its scores."""
@@ -133,7 +126,7 @@ class FollowedRun:
     def details(self) -> dict[str, Any]:
         """Return everything that is shown of one run."""
         figures = self.figures
-        sent = dict(self.in_flight)
+        sent = self.in_flight
         known = figures.clients | {client: ClientFigures(client) for client in sent.keys() - figures.clients}
         is_real = any(client.node is not None for client in known.values())
         # On Flower time is wall time, and goes on after the last record.
