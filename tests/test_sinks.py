@@ -208,8 +208,10 @@ def test_progress_as_json(monkeypatch, capsys):
 
 
 def test_flowers_log_as_json(monkeypatch, capsys):
+    from flwr.supercore.logger import ConsoleHandler
+
     logger = logging.Logger("flwr")
-    logger.addHandler(logging.StreamHandler(sys.stderr))
+    logger.addHandler(ConsoleHandler(stream=sys.stderr))
     for form, is_json in (("json", True), ("text", False)):
         monkeypatch.setenv(VARIABLE, form)
         with json_handlers(logger):

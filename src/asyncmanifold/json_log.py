@@ -42,12 +42,15 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def json_handlers(logger: logging.Logger) -> Iterator[None]:
-    """Let a logger write JSON within a block, if that is wanted."""
-    before = [(handler, handler.formatter) for handler in logger.handlers] if is_json_wanted() else []
-    for handler, _ in before:
-        handler.setFormatter(JsonFormatter())
+    """Let a logger write JSON within a block, if that is wanted.
+
+    Flower's own handler formats without a formatter, so that its method has to be replaced.
+    """
+    handlers = list(logger.handlers) if is_json_wanted() else []
+    for handler in handlers:
+        vars(handler)["format"] = JsonFormatter().format
     try:
         yield
     finally:
-        for handler, formatter in before:
-            handler.setFormatter(formatter)
+        for handler in handlers:
+            del vars(handler)["format"]
