@@ -41,7 +41,7 @@ $(BIN)/playwright: $(STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[browser]'
 	@touch $@
 
-test-browser: $(BIN)/playwright  ## the report's page in a real Chromium
+test-browser: $(BIN)/playwright  ## the report's page and the live one in a real Chromium
 	$(BIN)/pytest -n 0 tests/browser
 
 $(BIN)/ray: $(STAMP)

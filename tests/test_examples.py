@@ -37,8 +37,15 @@ def test_the_flower_apps_settings_make_a_policy(place, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower-app"))
     given = tomllib.loads((ROOT / place / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     server = import_module("asyncmanifold_app.server_app")
-    assert server.read_policy(Context(1, 0, {}, RecordDict(), given)) == Policy(queue_depth=2)
-    given |= {"concurrency": 5, "deadline": 9.0, "patience": 1, "rest-seconds": 2.0, "wait-seconds": 3.0}
+    assert server.read_policy(Context(1, 0, {}, RecordDict(), given)) == Policy()
+    given |= {
+        "queue-depth": 2,
+        "concurrency": 5,
+        "deadline": 9.0,
+        "patience": 1,
+        "rest-seconds": 2.0,
+        "wait-seconds": 3.0,
+    }
     policy = server.read_policy(Context(1, 0, {}, RecordDict(), given))
     assert policy == Policy(
         queue_depth=2, concurrency=5, deadline=9.0, patience=1, rest_seconds=2.0, wait_seconds=3.0

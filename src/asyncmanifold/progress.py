@@ -7,6 +7,7 @@ from html import escape
 from time import perf_counter
 from typing import Any, Self
 
+from asyncmanifold.json_log import is_json_wanted, json_line
 from asyncmanifold.session.trace import Record
 
 
@@ -33,6 +34,8 @@ def display(title: str, total: int | None, *, quiet: bool, unit: str = "updates"
     """
     if quiet:
         return Display()
+    if is_json_wanted():
+        return JsonLines(title, total, unit)
     if (notebook := running_notebook()) is not None:
         return NotebookBar(title, total, notebook)
     return LiveBar(title, total) if sys.stderr.isatty() else PlainLines(title, total, unit)
@@ -97,10 +100,12 @@ class PlainLines(Display):
         self._unit = unit
         self._pace = _Pace()
         self._printed = perf_counter()
+        self._done = 0
 
     def show(self, done: int, note: str = "", found: int = 0) -> None:
         """Print a line if the last one is ``INTERVAL`` seconds old, or if all work is done."""
         self._pace.reach(done, found)
+        self._done = done
         if perf_counter() - self._printed >= self.INTERVAL or done == self._total:
             self._printed = perf_counter()
             place = f"{done:,}" if self._total is None else f"{done}/{self._total}"
@@ -109,6 +114,20 @@ class PlainLines(Display):
     def say(self, line: str) -> None:
         """Print the line."""
         print(line, file=sys.stderr, flush=True)
+
+
+class JsonLines(PlainLines):
+    """Prints the same lines as JSON (``--log-format json``)."""
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        kind, _, words = line.partition(": ")
+        level = "warning" if kind == "warning" else "info"
+        print(
+            json_line(level, words if kind == "warning" else line, run=self._title, updates=self._done),
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class LiveBar(Display):
@@ -168,6 +187,8 @@ class RunWatcher:
             self._score = score_note(record)
         elif kind in ("failed", "rejected"):
             self._display.say(f"client {record['client']} {kind}: {record['reason']}")
+        elif kind == "control":
+            self._display.say(f"control: {record['text']}")
         elif kind == "warning":
             self._display.say(f"warning: {record['reason']}")
 

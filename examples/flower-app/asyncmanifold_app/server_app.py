@@ -1,5 +1,6 @@
 """The server: absorbs every update as it arrives."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from asyncmanifold.configuration.config import config_tree, find_key
 from asyncmanifold.flower import AsyncServer, Policy
+from asyncmanifold.json_log import VARIABLE as LOG_FORMAT
+from asyncmanifold.sinks import open_sinks
 from asyncmanifold.vectors import FlatModel
 from asyncmanifold_app.setup import build_task, read_config
 
@@ -16,6 +19,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    os.environ[LOG_FORMAT] = str(context.run_config.get("log-format", "text"))
     config = read_config(context)
     task = build_task(config)
     model = task.build_model(config.run.seed)
@@ -46,6 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         back_to=int(context.run_config["back-to"]) if int(context.run_config["back-to"]) >= 0 else None,
         config=config_tree(replace(config, method=server.method)),
         labels={"scenario": config.scenario, "method": config.method_name, "seed": config.run.seed},
+        observer=open_sinks(str(context.run_config.get("sink", "")).split(), title_of(context)),
     )
 
 
@@ -53,7 +58,7 @@ def read_policy(context: Context) -> Policy:
     """Return how the nodes are treated."""
     given = context.run_config
     return Policy(
-        queue_depth=int(given["queue-depth"]),
+        queue_depth=int(given["queue-depth"]) or None,
         concurrency=int(given["concurrency"]) or None,
         deadline=float(given["deadline"]) or None,
         patience=int(given["patience"]),
@@ -62,6 +67,12 @@ def read_policy(context: Context) -> Policy:
         evaluate_clients=bool(given["evaluate-clients"]),
         evaluate_seconds=float(given["evaluate-seconds"]),
     )
+
+
+def title_of(context: Context) -> str:
+    """Return what the run is called in sinks."""
+    out = read_out(context)
+    return "flower" if out is None else out.name
 
 
 def read_out(context: Context) -> Path | None:

@@ -38,6 +38,7 @@ from asyncmanifold.session.journal import Records
 from asyncmanifold.session.recorded_arithmetic import warn_of_other_arithmetic
 from asyncmanifold.session.trace import read_trace
 from asyncmanifold.simulation.replay import recorded_updates
+from asyncmanifold.sinks import open_sinks
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -65,12 +66,13 @@ def run_command(options: argparse.Namespace) -> int:
         display(config.method_name, config.run.updates, quiet=quiet) as shown,
     ):
         say_cautions([config], shown)
+        sinks = open_sinks(options.sinks, out.name)
         records = Records(
             out=out,
             resume=options.resume,
             change=changed,
             back_to=options.back_to,
-            observer=RunWatcher(shown),
+            observer=[RunWatcher(shown), *sinks],
         )
         summary = run_config(config, records, placement, replay).summary
     if options.json:
@@ -107,7 +109,13 @@ def compare_command(options: argparse.Namespace) -> int:
     """Run several methods and seeds in parallel and print the table."""
     out: Path = options.out or Path("runs") / f"{_title(options.scenario)}-compare"
     with _resumable(out):
-        found = compare(options.scenario, options.methods, seeds=options.seeds, **_study(options, out))
+        found = compare(
+            options.scenario,
+            options.methods,
+            seeds=options.seeds,
+            sinks=options.sinks,
+            **_study(options, out),
+        )
     if options.json:
         print((out / "compare.json").read_text(), end="")
     elif not options.quiet:

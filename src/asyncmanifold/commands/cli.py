@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
 
 from asyncmanifold.commands.argument_types import (
     read_names,
@@ -17,9 +17,13 @@ from asyncmanifold.commands.argument_types import (
     read_positive,
     read_setting,
 )
+from asyncmanifold.commands.one_line_parser import Parser
 from asyncmanifold.commands.portable_option import choose_arithmetic
+from asyncmanifold.commands.record_options import add_log_format, add_sinks
 from asyncmanifold.commands.tune_options import add_tune_options
+from asyncmanifold.commands.watch_command import add_control, add_watch
 from asyncmanifold.errors import AsyncManifoldError, InputError
+from asyncmanifold.json_log import VARIABLE as LOG_FORMAT
 
 INTERRUPTED = 130
 
@@ -33,42 +37,14 @@ examples:
   asyncmanifold tune digits --methods fedasync --key global_lr=1,2,3 --key local_lr=1e-3,5e-3 --halving
   asyncmanifold compare my.py:build                your own task: a function of the seed that returns it
   asyncmanifold report runs/digits-compare         figures and tables, in one HTML page
+  asyncmanifold watch runs/my-run                  a page that follows a run while it goes on
+  asyncmanifold control runs/my-run pause          and resume, exclude NODE, updates N, stop …
   asyncmanifold landscape runs/my-run              the loss around a curve that a client learned
   asyncmanifold theory                             the convergence theorem against measured runs
   asyncmanifold data prepare femnist --source leaf/data/femnist --out femnist.npz
   asyncmanifold flower supervise APP SUPERLINK --out /srv/runs/one     a run on Flower, resumed by itself
   asyncmanifold list                               scenarios, methods and their parts
 """
-
-
-class Once(argparse.Action):
-    """Stores an option's value, and refuses an option that is given twice instead of using the last one."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Store the value."""
-        given = namespace.__dict__.setdefault("given", set())
-        if option_string is not None and self.dest in given:
-            parser.error(f"argument {option_string}: given twice")
-        given.add(self.dest)
-        setattr(namespace, self.dest, values)
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose error messages are one line."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.register("action", None, Once)
-
-    def error(self, message: str) -> NoReturn:
-        """Print the line and end with exit code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,10 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        choose_arithmetic(options)
-        from asyncmanifold.commands import actions  # slow to import, and not needed for --help
-
-        return int(getattr(actions, options.command)(options))
+        if "log_format" in options:
+            os.environ[LOG_FORMAT] = options.log_format  # for worker processes too
+        module = getattr(options, "module", "actions")  # slow to import, and not needed for --help
+        if module == "actions":  # the others never load torch
+            choose_arithmetic(options)
+        return int(getattr(import_module(f"asyncmanifold.commands.{module}"), options.command)(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -151,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--from", dest="initial", metavar="MODEL", help="start from a model.safetensors of the same task"
     )
+    add_sinks(run)
     run.set_defaults(command="run_command")
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
@@ -160,6 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--seeds", type=read_numbers, default=[0, 1], help="separated by commas (default: 0,1)"
     )
     compare.add_argument("--workers", type=read_positive, help="parallel runs (default: one per core)")
+    add_sinks(compare)
     compare.set_defaults(command="compare_command")
 
     tune = commands.add_parser(
@@ -176,6 +156,10 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", type=Path, help="the directory to write to (default: DIR)")
     _add_quiet(report)
     report.set_defaults(command="report_command")
+
+    add_watch(commands.add_parser("watch", help="serve a local page that follows runs while they go on"))
+
+    add_control(commands.add_parser("control", help="pause, change or stop a run while it goes on"))
 
     landscape = commands.add_parser(
         "landscape", help="draw the loss around one update: on the plane of its curve, and along the curve"
@@ -322,6 +306,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="compute the same bits on every x86-64 processor with AVX2: short for --set arithmetic=portable",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON for scripts")
+    add_log_format(parser)
     _add_quiet(parser)
 
 

@@ -41,6 +41,10 @@ def print_summary(summary: Summary, out: Path) -> None:
     )
     if summary["ended"] != "updates":
         print(f"  {'ended by':<14}{summary['ended']}")
+    if summary.get("controls"):
+        print(
+            f"  {'control':<14}{summary['controls']} requests while it ran: not repeatable from its settings"
+        )
     if summary["advice"] is not None:
         print(f"  {'advice':<14}{summary['advice']}")
     print(f"  {'kept in':<14}{out}")

@@ -7,9 +7,7 @@ writes, and a server that is alive keeps it locked.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncmanifold.errors import InputError
+from asyncmanifold.session.control import STOPPED
+from asyncmanifold.session.locks import is_locked
 
 STARTED = re.compile(r"started run (\d+)")
 LONGEST_WAIT = 300.0
@@ -60,7 +60,9 @@ class SupervisedRun:
     def supervise(self, sleep: Callable[[float], None] = time.sleep) -> int:
         """Return 0 when the run has finished, 1 when it was given up."""
         failures = 0
-        while not self.is_finished:
+        is_resumed = self.is_stopped  # by `control stop`, before; whoever starts it again wants it to go on
+        while is_resumed or not self.is_finished:
+            is_resumed = False
             before = self.accepted
             if self.is_locked:  # one that was started before, and that the last command has lost sight of
                 say("a server is still at work on this run: waiting for its end")
@@ -87,6 +89,14 @@ class SupervisedRun:
         return (self.out / "summary.json").exists()
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the run was told to stop, and has."""
+        with suppress(OSError, ValueError, AttributeError):
+            said = json.loads((self.out / "summary.json").read_text(encoding="utf-8"))
+            return bool(said.get("ended") == STOPPED)
+        return False
+
+    @property
     def accepted(self) -> int:
         """The number of accepted updates, as the trace tells."""
         with suppress(OSError):
@@ -96,18 +106,8 @@ class SupervisedRun:
 
     @property
     def is_locked(self) -> bool:
-        """Whether a server is alive that writes to the directory; a server must not be starting meanwhile."""
-        try:
-            place = os.open(self.out, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-        except OSError:
-            return True
-        finally:
-            os.close(place)
+        """Whether a server is alive that writes to the directory."""
+        return is_locked(self.out)
 
     def command(self) -> list[str]:
         """Return the command that starts the run, or resumes it."""

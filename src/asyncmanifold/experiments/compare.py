@@ -91,6 +91,7 @@ def compare(
     progress: bool | None = None,
     data: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    sinks: Sequence[str] = (),
 ) -> Comparison:
     """Run several methods with several seeds on a task, and return their table.
 
@@ -109,6 +110,7 @@ def compare(
         progress: show a progress bar; by default in a terminal and in a notebook.
         data: a scenario's data file.
         settings: further settings by key, such as ``{"local_lr": 0.01}``, for the methods that have the key.
+        sinks: where else the runs' figures go, as ``"tensorboard=DIR"`` (docs/operating.md).
 
     >>> import torch
     >>> from asyncmanifold import Run, Task, compare
@@ -118,7 +120,7 @@ def compare(
     >>> list(found.table)
     ['fedasync', 'fedavg']
     """
-    many = ManyRuns(out=as_path(out), resume=resume, workers=workers, progress=progress)
+    many = ManyRuns(out=as_path(out), resume=resume, workers=workers, progress=progress, sinks=sinks)
     given = {"training": training, "schedule": schedule, "run": run}
     plain = method_configs(task, methods, settings=as_words(settings), data=data, given=given)
     configs: dict[Key, Config] = {

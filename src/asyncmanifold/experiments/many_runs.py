@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -23,9 +23,11 @@ from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupt
 from asyncmanifold.progress import Display, display, is_watched
 from asyncmanifold.results import Result
 from asyncmanifold.session.journal import Records
+from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record
 from asyncmanifold.simulation.runner import simulate
+from asyncmanifold.sinks import check_sink, open_sinks
 
 Key = tuple[str, ...]
 """A run's method, seed …, which identify it among several; also its path below the common directory."""
@@ -73,6 +75,7 @@ class ManyRuns:
             inline: whole runs in parallel share nothing and never wait for each other.
         progress: show a progress bar; by default in a terminal and in a notebook.
         score: the key of the summary that is shown when a run ends.
+        sinks: where else the runs' figures go, as ``"tensorboard=DIR"``.
     """
 
     out: Path | None = None
@@ -80,10 +83,13 @@ class ManyRuns:
     workers: int = 1
     progress: bool | None = None
     score: str = "final"
+    sinks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError(f"workers={self.workers} must be at least 1")
+        for sink in self.sinks:
+            check_sink(sink)
 
     def refuse_existing(self, keys: Iterable[Key]) -> None:
         """Refuse runs that the directory holds already, unless they are to be continued."""
@@ -118,7 +124,8 @@ class ManyRuns:
         for key, config in configs.items():
             report = partial(watcher.progress, key)
             try:
-                runs[key] = _run_one(config, run_directory(self.out, key), self.resume, report)
+                folder = run_directory(self.out, key)
+                runs[key] = _run_one(key, config, folder, self.resume, report, self.sinks)
                 watcher.end(key, runs[key].summary)
             except RunError as error:
                 watcher.end(key, error)
@@ -141,7 +148,9 @@ class ManyRuns:
         ) as pool:
             with block_interrupts():
                 futures: dict[Future[FinishedRun], Key] = {
-                    pool.submit(_run_in_process, key, config, run_directory(self.out, key), self.resume): key
+                    pool.submit(
+                        _run_in_process, key, config, run_directory(self.out, key), self.resume, self.sinks
+                    ): key
                     for key, config in configs.items()
                 }
             waiting = set(futures)
@@ -230,19 +239,28 @@ def _interrupt_run(signal_number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _run_in_process(key: Key, config: Config, out: Path | None, resume: bool) -> FinishedRun:
+def _run_in_process(
+    key: Key, config: Config, out: Path | None, resume: bool, sinks: Sequence[str]
+) -> FinishedRun:
     """Run one configuration in a worker process."""
     global _is_running
     if _is_ending:
         raise KeyboardInterrupt
     _is_running = True
     try:
-        return _run_one(config, out, resume, lambda update: _reports.put((key, update)))
+        return _run_one(key, config, out, resume, lambda update: _reports.put((key, update)), sinks)
     finally:
         _is_running = False
 
 
-def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[int], None]) -> FinishedRun:
+def _run_one(
+    key: Key,
+    config: Config,
+    out: Path | None,
+    resume: bool,
+    report: Callable[[int], None],
+    sinks: Sequence[str] = (),
+) -> FinishedRun:
     """Run one configuration, and report its progress a few times per second."""
     reported = 0.0
 
@@ -252,7 +270,8 @@ def _run_one(config: Config, out: Path | None, resume: bool, report: Callable[[i
             reported = perf_counter()
             report(record["update"])
 
-    result = run_config(config, Records(out=out, resume=resume, observer=observe))
+    observers: list[Observer] = [observe, *open_sinks(sinks, "/".join(key))]
+    result = run_config(config, Records(out=out, resume=resume, observer=observers))
     evaluations = [record for record in result.trace if record["kind"] == "evaluation"]
     return FinishedRun(result.summary, evaluations)
 

@@ -23,10 +23,12 @@ from asyncmanifold.flower.arrays import array_record
 from asyncmanifold.flower.deployment import Deployment, log
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.result import flower_result
+from asyncmanifold.json_log import json_handlers
 from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.session.journal import Journal, Records
+from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Judge, Session
 from asyncmanifold.session.summary import Summary
@@ -111,6 +113,7 @@ class AsyncServer:
         back_to: int | None = None,
         config: dict[str, Any] | None = None,
         labels: dict[str, Any] | None = None,
+        observer: Observer | Sequence[Observer] | None = None,
     ) -> FlowerResult:
         """Absorb updates and return the final arrays and the metrics, keyed by update.
 
@@ -136,6 +139,7 @@ class AsyncServer:
             back_to: on ``resume``, go back to the kept model of this update.
             config: the configuration to write to ``out``; by default it is made from the arguments.
             labels: ``scenario``, ``method`` and ``seed`` as summaries and reports name them.
+            observer: who is shown every record, as in ``Records``; ``open_sinks`` makes some.
 
         Raises ``RunError`` if the run cannot continue.
         """
@@ -152,12 +156,19 @@ class AsyncServer:
         )
         require_arithmetic(run.arithmetic)
         records = Records(
-            out=out, resume=resume, change=change, back_to=back_to, config=config, labels=labels
+            out=out,
+            resume=resume,
+            change=change,
+            back_to=back_to,
+            config=config,
+            labels=labels,
+            observer=observer,
         )
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())
         with ExitStack() as stack:
             stack.enter_context(torch_threads())
+            stack.enter_context(json_handlers(log))
             journal = self._open_journal(records, run)
             stack.callback(journal.close)
             if journal.is_finished:

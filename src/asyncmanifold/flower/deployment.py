@@ -12,31 +12,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType
+from flwr.app import ConfigRecord, Error, Message
 from flwr.serverapp import Grid
 
 from asyncmanifold.errors import RunError
-from asyncmanifold.flower.codec import (
-    TrainingRequest,
-    job_content,
-    model_record,
-    read_reply,
-    read_sender,
-)
+from asyncmanifold.flower.codec import read_reply, read_sender
+from asyncmanifold.flower.deployment_control import DeploymentControl
 from asyncmanifold.flower.identity import Identity
+from asyncmanifold.flower.job_deadlines import JobDeadlines
+from asyncmanifold.flower.job_messages import JobMessages
 from asyncmanifold.flower.loss_watch import LossWatch
 from asyncmanifold.flower.mailbox import Delivery, open_mailbox
+from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.nodes import Node, Nodes, printable_name
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
 from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
+from asyncmanifold.session.control import EXCLUDED, STOPPED
 from asyncmanifold.session.journal import Journal
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
 
-GRACE_SECONDS = 60.0
-"""How long after its deadline a job counts as failed even if Flower reports nothing."""
 PUBLISH_SECONDS = 0.1
 """How long the replies of one pull are absorbed before those absorbed so far are made durable, and their
 nodes get their next jobs: a sync takes as long as many small updates."""
@@ -56,6 +53,10 @@ class SentJob:
     job: Job
     node: Node
     dispatched: float
+    deadline: float | None
+    """Seconds after which it has failed."""
+    was_free: bool
+    """Whether its node had no other job."""
 
 
 class Deployment:
@@ -71,13 +72,10 @@ class Deployment:
         task: str = "",
     ) -> None:
         """Continue from the journal's last checkpoint, if there is one."""
-        self._grid, self._session, self._policy, self._journal = grid, session, policy, journal
+        self._grid, self._session, self._journal = grid, session, journal
         self._train_config = train_config
         method = session.method
-        depth = 1 if method.synchronous else policy.queue_depth
-        self._nodes = Nodes(
-            policy.patience, policy.rest_seconds, depth, policy.concurrency, policy.claim_limit
-        )
+        self._nodes = Nodes(policy.patience, policy.rest_seconds)
         self._capped: set[int] = set()  # clients whose claims were found too high
         expected = expected_form(method, session.state)
         self._names = None if expected is None else set(expected.tensors)
@@ -86,11 +84,15 @@ class Deployment:
         self._met: dict[int, Identity] = {}  # by client: what its last reply said
         self._losses = LossWatch()
         self._sent: dict[str, SentJob] = {}  # by message id, in the order of dispatch
-        self._encoded: tuple[int, ArrayRecord] | None = None  # the last version sent, and its arrays
+        self._messages = JobMessages(session, self._identity, train_config)
+        self._deadlines = JobDeadlines()
         self._refreshed = float("-inf")
         self._seen = 0.0
         self._published = float("-inf")
         journal.restore_logged(session, self._unpack, self._note)
+        self._control = DeploymentControl(
+            session, journal.open_desk(), self._nodes, policy, lambda: journal.checkpoint(self._pack())
+        )
 
     def run(self) -> dict[int, float]:
         """Absorb updates until the run is finished; return the best model's score on each node's data."""
@@ -101,6 +103,7 @@ class Deployment:
         # The log continues from this checkpoint; and a full disk shows here, before any training.
         self._journal.checkpoint(self._pack())
         while not self._is_over():
+            self._control.attend()
             self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
@@ -108,9 +111,14 @@ class Deployment:
             for sent, delivery in deliveries:
                 self._absorb(sent, delivery)
             self._publish()
+            if self._journal.live.is_due:
+                jobs = ((sent.node.client, sent.dispatched) for sent in self._sent.values())
+                self._journal.live.show(self._now, len(self._sent), jobs)
             if not deliveries:
                 self._wait()
         self._session.evaluate_last(self._now)
+        if self._session.ended == STOPPED:
+            return {}
         if not self._policy.evaluate_clients:
             return {}
         for message_id in self._sent:
@@ -118,6 +126,10 @@ class Deployment:
         return score_on_nodes(
             self._grid, self._mailbox, self._session, self._nodes, self._train_config, self._policy
         )
+
+    @property
+    def _policy(self) -> Policy:
+        return self._control.policy
 
     @property
     def _now(self) -> float:
@@ -141,7 +153,7 @@ class Deployment:
 
     def _wait(self) -> None:
         """Sleep for one polling interval; give up if no node is present for too long."""
-        if self._nodes.present or self._sent:
+        if self._nodes.present or self._sent or self._session.control.is_paused:
             self._seen = self._now
         elif self._now - self._seen > self._policy.wait_seconds:
             raise RunError(f"no node for {self._policy.wait_seconds:g} s: resume when one is present")
@@ -152,17 +164,10 @@ class Deployment:
 
         A reply that has not even been announced is left to Flower for a while, which may know the reason.
         """
-        if self._policy.deadline is None:
-            return
-        late = []
-        for message_id, sent in self._sent.items():
-            overdue = self._now - sent.dispatched - self._policy.deadline
-            if overdue < 0.0:
-                break  # and so are all that were sent later
+        for message_id, is_over in self._deadlines.pop(self._now, self._sent):
             is_uploading = self._mailbox.is_uploading(message_id)
-            if is_uploading or overdue > GRACE_SECONDS:
-                late.append((message_id, is_uploading))
-        for message_id, is_uploading in late:
+            if not (is_uploading or is_over):
+                continue
             self._mailbox.forget(message_id)
             sent = self._take_back(message_id)
             reason = "the upload of the reply did not end within the deadline" if is_uploading else ERRORS[3]
@@ -174,7 +179,8 @@ class Deployment:
         Near the end no node is given a second job: at the end it would only delay the node's last answer.
         """
         session = self._session
-        if session.is_finished or (session.method.synchronous and self._sent):
+        is_between_rounds = not (session.method.synchronous and self._sent)
+        if session.is_finished or session.control.is_paused or not is_between_rounds:
             return
         going: list[SentJob] = []
         while True:
@@ -182,36 +188,24 @@ class Deployment:
             node = self._nodes.next(self._now, session.choose, ahead=ahead)
             if node is None:
                 break
-            going.append(SentJob(session.job(node.client), node, self._now))
+            deadline = self._policy.deadline or node.times.deadline
+            is_free = node.in_flight == 1  # this job
+            going.append(SentJob(session.job(node.client), node, self._now, deadline, is_free))
         if not going:
             return
-        message_ids = list(self._grid.push_messages([self._message(sent) for sent in going]))
+        messages = [self._messages.make(sent.job, sent.node.id, sent.deadline) for sent in going]
+        message_ids = list(self._grid.push_messages(messages))
         if len(message_ids) != len(going):
             raise RunError(f"the SuperLink took {len(message_ids)} of {len(going)} messages: see its log")
         for message_id, sent in zip(message_ids, going, strict=True):
             if message_id:
                 self._sent[message_id] = sent
                 self._mailbox.expect(message_id, sent.node.id)
+                due = None if sent.deadline is None else sent.dispatched + sent.deadline
+                self._deadlines.expect(message_id, due)
             else:
                 self._nodes.take_back(sent.node)
                 self._refuse(sent, Failure("the SuperLink did not take the message"))
-
-    def _message(self, sent: SentJob) -> Message:
-        job, session = sent.job, self._session
-        if self._encoded is None or self._encoded[0] != job.version:
-            self._encoded = None  # its memory can be used again
-            self._encoded = job.version, model_record(job.theta, job.statistics)
-        method = session.method
-        request = TrainingRequest(
-            job, method.embedding, method.outgoing, session.training, session.run.seed, self._identity
-        )
-        return Message(
-            content=job_content(request, self._encoded[1], self._train_config),
-            message_type=MessageType.TRAIN,
-            dst_node_id=sent.node.id,
-            group_id=str(job.version),
-            ttl=self._policy.deadline,
-        )
 
     def _pull(self) -> list[tuple[SentJob, Delivery]]:
         """Return what has arrived, in the order in which the jobs were sent."""
@@ -227,6 +221,9 @@ class Deployment:
         """Absorb a reply, and evaluate if it is time, while the nodes have their next jobs."""
         session, node = self._session, sent.node
         if self._is_over():
+            return
+        if node.is_excluded:
+            self._session.refuse(sent.job, "rejected", EXCLUDED, **self._facts(sent))
             return
         try:
             reply = self._read(delivery)
@@ -247,6 +244,8 @@ class Deployment:
             self._note_refusal(sent, record)
             return
         self._nodes.record_success(node, report.examples, report.partition)
+        round_trip = self._now - sent.dispatched
+        self._nodes.measure(node, round_trip, record["train_seconds"], was_free=sent.was_free)
         log.info(
             "update %s/%s: %s, staleness %s, loss %.4f",
             *(record["update"], session.run.updates, node.label, record["staleness"], record["loss"]),
@@ -322,12 +321,18 @@ class Deployment:
         known = self._nodes.known.values()
         return {
             **self._session.pack(),
-            "nodes": [[node.id, node.client, node.examples, node.partition, node.name] for node in known],
+            "nodes": [
+                [node.id, node.client, node.examples, node.partition, node.name, node.times.pack()]
+                for node in known
+            ],
         }
 
     def _unpack(self, packed: Mapping[str, Any]) -> None:
         self._session.unpack(packed)
-        self._nodes.restore(Node(*entry) for entry in packed["nodes"])
+        self._nodes.restore(
+            Node(number, client, examples, partition, name, times=MeasuredTimes(times))
+            for number, client, examples, partition, name, times in packed["nodes"]
+        )
 
     def _note(self, record: Record) -> None:
         """Follow a record since the checkpoint: who joined, and what nodes said about their data."""

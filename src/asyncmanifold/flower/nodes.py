@@ -6,9 +6,11 @@ Nothing here takes longer with more nodes, except comparing the list of those th
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from asyncmanifold.flower.measured_times import MeasuredTimes
+from asyncmanifold.flower.policy import Policy
 from asyncmanifold.session.claims import Claims
 from asyncmanifold.session.idle import IdleClients
 
@@ -34,6 +36,8 @@ class Node:
     """Consecutive rests."""
     rests_until: float = 0.0
     """0 unless it rests."""
+    is_excluded: bool = False
+    times: MeasuredTimes = field(default_factory=MeasuredTimes)
 
     @property
     def label(self) -> str:
@@ -52,28 +56,54 @@ class Nodes:
 
     A node that fails ``patience`` times in a row rests for ``rest_seconds``, twice as long each further time
     up to ``MOST_DOUBLINGS``, and is tried once more. An accepted update resets both counts. A node has at
-    most ``depth`` jobs, and at most ``concurrency`` nodes have one at the same time.
+    most ``depth`` jobs, by default as its measured times suggest, and at most ``concurrency`` nodes have one
+    at the same time. A node that is excluded gets none.
     """
 
     MOST_DOUBLINGS = 6
+    MOST_DEPTH = 2
 
     def __init__(
         self,
         patience: int,
         rest_seconds: float,
-        depth: int = 1,
+        depth: int | None = 1,
         concurrency: int | None = None,
         claim_limit: float = 5.0,
     ) -> None:
         self._patience, self._rest_seconds = patience, rest_seconds
-        self._concurrency = concurrency
+        self._concurrency, self._depth = concurrency, depth
+        self._excluded: set[int] = set()
         self.known: dict[int, Node] = {}
         self.present: dict[int, Node] = {}
         self._by_client: list[Node] = []
-        self._waiting = [IdleClients(()) for _ in range(depth)]  # by their number of jobs
+        self._waiting = [IdleClients(()) for _ in range(self.MOST_DEPTH)]  # by their number of jobs
         self._resting: list[tuple[float, int]] = []  # heap of (until when, client)
         self._busy = 0
         self._claims = Claims(claim_limit)
+
+    def follow(self, policy: Policy, *, is_synchronous: bool) -> None:
+        """Treat nodes as a policy says from now on; a synchronous round has one job per node."""
+        self._patience, self._rest_seconds = policy.patience, policy.rest_seconds
+        self._concurrency, self._claims.limit = policy.concurrency, policy.claim_limit
+        self._depth = 1 if is_synchronous else policy.queue_depth
+        for node in self.present.values():
+            self._wait_again(node)
+
+    def exclude(self, clients: Collection[int]) -> None:
+        """Give no jobs to these clients, nor to nodes that become these clients, and to all others again."""
+        self._excluded = set(clients)
+        for node in self._by_client:
+            if node.is_excluded != (node.client in self._excluded):
+                node.is_excluded = node.client in self._excluded
+                self._wait_again(node)
+
+    def measure(self, node: Node, round_trip: float, training: float, *, was_free: bool) -> None:
+        """Count how long a job took; the node may have more jobs at a time from now on, or fewer."""
+        before = node.times.queue_depth
+        node.times.add(round_trip, training, was_free=was_free)
+        if node.times.queue_depth != before:
+            self._wait_again(node)
 
     def restore(self, known: Iterable[Node]) -> None:
         """Take over the nodes that an interrupted run knew; none is present yet."""
@@ -81,6 +111,7 @@ class Nodes:
             while len(self._by_client) < node.client:  # of these only the numbers are left
                 self._by_client.append(Node(-1, client=len(self._by_client)))
             self.known[node.id] = node
+            node.is_excluded = node.client in self._excluded
             self._by_client.append(node)
 
     def update_present(self, names: Mapping[int, str]) -> tuple[list[Node], list[Node]]:
@@ -154,20 +185,27 @@ class Nodes:
 
     def _change_jobs(self, node: Node, change: int) -> None:
         """Change a node's number of jobs, and with it where it waits."""
-        self._stop_waiting(node)
+        self._stop_waiting(node)  # from where it waited with its number of jobs so far
         was_busy = node.in_flight > 0
         node.in_flight += change
         self._busy += (node.in_flight > 0) - was_busy
-        if node.rests_until == 0.0:
-            self._start_waiting(node)
+        self._wait_again(node)
 
     def _is_waiting(self, node: Node) -> bool:
         return node.in_flight < len(self._waiting) and node.client in self._waiting[node.in_flight]
 
     def _start_waiting(self, node: Node) -> None:
         node.rests_until = 0.0
-        if node.id in self.present and node.in_flight < len(self._waiting) and not self._is_waiting(node):
+        depth = node.times.queue_depth if self._depth is None else self._depth
+        is_able = node.id in self.present and not node.is_excluded and node.in_flight < depth
+        if is_able and not self._is_waiting(node):
             self._waiting[node.in_flight].add(node.client)
+
+    def _wait_again(self, node: Node) -> None:
+        """Let a node wait where it now belongs."""
+        self._stop_waiting(node)
+        if node.rests_until == 0.0:
+            self._start_waiting(node)
 
     def _stop_waiting(self, node: Node) -> None:
         if self._is_waiting(node):

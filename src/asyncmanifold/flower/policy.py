@@ -13,9 +13,12 @@ class Policy:
 
     Arguments:
         queue_depth: jobs per node at a time, 1 or 2. 2 hides much of Flower's fixed cost per message, but
-            adds one version of staleness.
+            adds one version of staleness. By default a node has 2 once its own jobs have shown that a round
+            trip costs at least a second and a third of the time in training besides training.
         concurrency: the most nodes that have a job at the same time.
-        deadline: seconds after which a job counts as failed.
+        deadline: seconds after which a job counts as failed; ``inf`` for Flower's own, 12 hours. By default
+            10 times the longest of the node's last 8 jobs, at least 600 and at most 43,200 seconds; Flower's
+            own until two jobs of the node are known.
         patience: failures in a row after which a node rests.
         rest_seconds: how long it rests; twice as long each further time.
         wait_seconds: how long to wait when no node is present, or none answers.
@@ -31,7 +34,7 @@ class Policy:
     3
     """
 
-    queue_depth: int = 1
+    queue_depth: int | None = None
     concurrency: int | None = None
     deadline: float | None = None
     patience: int = 3
@@ -52,5 +55,6 @@ class Policy:
             reply_bytes="at least 1",
             evaluate_seconds="above 0 and finite",
         )
-        seconds = ("deadline", "rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds")
+        check(self, deadline="above 0")
+        seconds = ("rest_seconds", "wait_seconds", "poll_seconds", "meet_seconds")
         check(self, **dict.fromkeys(seconds, "above 0 and finite"))

@@ -9,6 +9,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import nn
 
+from asyncmanifold.arithmetic import is_portable
 from asyncmanifold.client.training import Loss, Trainer
 from asyncmanifold.devices import find_device, repeatable
 from asyncmanifold.errors import InputError
@@ -29,7 +30,7 @@ def train_reply(
     loss: Loss,
     data: Any,
     *,
-    threads: int = 1,
+    threads: int | None = None,
     task: str = "",
     device: str | None = None,
 ) -> Message:
@@ -43,10 +44,11 @@ def train_reply(
         model: modified in place; its weights are replaced by the message's.
         loss: takes outputs and targets, returns a scalar tensor.
         data: examples in any form that ``Task`` takes.
-        threads: torch threads; with one, a job is repeatable to the last bit.
+        threads: torch threads; by default what the node was started with (``--node-config 'threads=4'``),
+            else one, which makes a job repeatable to the last bit.
         task: the app's own name for its task, which the server must have too.
-        device: where the node trains, such as ``"cuda:1"`` or ``"auto"``; by default what the node was
-            started with (``--node-config 'device="cuda:1"'``), else the CPU.
+        device: where the node trains, such as ``"cuda:1"`` or ``"cpu"``; by default what the node was
+            started with (``--node-config 'device="cuda:1"'``), else ``"auto"``: a GPU if torch finds one.
 
     >>> from flwr.clientapp import ClientApp
     >>> from torch import nn
@@ -61,8 +63,8 @@ def train_reply(
     identity = Identity.of(model, request.embedding, task)
     if difference := identity.difference(request.server, "this node", "the server"):
         raise InputError(difference)
-    place = device_of(context, device)
-    with torch_threads(threads), repeatable(place):
+    place = device_of(context, device, model)
+    with torch_threads(threads_of(context, threads)), repeatable(place):
         trainer = Trainer(model, loss, request.embedding, request.training, request.seed, place)
         update = trainer.train(request.job, examples)
     parcel = pack_update(update, request.job, request.outgoing, request.seed)
@@ -78,7 +80,7 @@ def evaluate_reply(
     data: Any,
     *,
     metrics: Mapping[str, Any] | None = None,
-    threads: int = 1,
+    threads: int | None = None,
     device: str | None = None,
 ) -> Message:
     """Evaluate the server's model on ``data``, and return the reply.
@@ -98,18 +100,30 @@ def evaluate_reply(
     ...     return evaluate_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
     task = Task(model, loss, clients=[data], test=data, metrics=metrics)
-    place = device_of(context, device)
+    place = device_of(context, device, model)
     flat = FlatModel(model, place)
     flat.load(*read_model(message.content))
-    with torch_threads(threads), repeatable(place):
+    with torch_threads(threads_of(context, threads)), repeatable(place):
         scores = task.evaluate(flat, task.test)
     record: dict[str, Any] = {**scores, "num-examples": len(task.test)}
     return Message(RecordDict({METRICS: MetricRecord(record)}), reply_to=message)
 
 
-def device_of(context: Context, device: str | None) -> torch.device:
-    """Return the device of a node: as given, or as the node was started with, else the CPU."""
-    return find_device(device or str(context.node_config.get("device", "cpu")))
+def device_of(context: Context, device: str | None, model: nn.Module) -> torch.device:
+    """Return the device of a node: as given, or as the node was started with, else the best there is.
+
+    Portable arithmetic, and parameters on manifolds, need the CPU.
+    """
+    needs_cpu = is_portable() or any(hasattr(parameter, "manifold") for parameter in model.parameters())
+    return find_device(device or str(context.node_config.get("device", "cpu" if needs_cpu else "auto")))
+
+
+def threads_of(context: Context, threads: int | None) -> int:
+    """Return a node's number of torch threads: as given, or as the node was started with, else one."""
+    wanted = context.node_config.get("threads", 1) if threads is None else threads
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise InputError(f"threads={wanted!r} must be a whole number, at least 1")
+    return wanted
 
 
 def partition_of(context: Context) -> int | None:

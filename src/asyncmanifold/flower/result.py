@@ -8,8 +8,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
 from asyncmanifold.flower.arrays import array_record
-from asyncmanifold.session.best_model import PLACES
-from asyncmanifold.session.trace import Record
+from asyncmanifold.session.trace import PLACES, Record
 from asyncmanifold.vectors import FlatModel
 
 TRAIN_METRICS = ("loss", "train_seconds", "staleness", "client")

@@ -35,7 +35,7 @@ def score_on_nodes(
     best = session.best
     theta, statistics = session.state.returned() if best is None else (best.theta, best.statistics)
     content = RecordDict({ARRAYS: model_record(theta, statistics), CONFIG: config})
-    asked = list(nodes.present.values())
+    asked = [node for node in nodes.present.values() if not node.is_excluded]
     busy = sum(node.in_flight > 0 for node in asked)
     log.info(
         "all updates are in; asking %s nodes for the model's score on their data, for at most %g s "

@@ -47,6 +47,10 @@ class AbsorbingState:
         """Wall time of the run so far, without interruptions."""
         return perf_counter() - self._started
 
+    def set_clock_back(self, seconds: float) -> None:
+        """Leave out wall time in which the run was paused."""
+        self._started += seconds
+
     def absorb_again(self, job: Job, parcel: Parcel, entry: Mapping[str, Any]) -> None:
         """Absorb a logged update; the versions of its job and its record say when a round ended."""
         for stage, memory in entry["outside"].items():

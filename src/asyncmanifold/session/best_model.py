@@ -13,8 +13,6 @@ from torch import Tensor
 from asyncmanifold.server.protocol import ServerState
 from asyncmanifold.vectors import Statistics
 
-PLACES = ("kind", "update", "version", "time", "wall_seconds")
-"""The fields of an evaluation's record that are not scores."""
 COLLAPSE = 0.5
 """A model with less than this share of the best score is ruined."""
 LOWER_COLLAPSE = 10.0

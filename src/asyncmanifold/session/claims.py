@@ -25,7 +25,7 @@ class Claims:
         """Begin with no clients."""
         if not limit >= 1.0:
             raise InputError(f"Claims(limit={limit}) must be at least 1")
-        self._limit = limit
+        self.limit = limit
         self._known: dict[int, int] = {}  # by client
         self._sorted: list[int] = []
         self._total = 0
@@ -59,7 +59,7 @@ class Claims:
         was_present, before = client in self._silent or client in self._known, self._known.get(client)
         self.join(client, examples)
         told = len(self._sorted)
-        most = self._limit * self._sorted[(told - 1) // 2]
+        most = self.limit * self._sorted[(told - 1) // 2]
         above = self._sorted[bisect_right(self._sorted, most) :]
         mean = (self._total - sum(above) + most * len(above)) / told
         share = min(examples, most) / (mean * (told + len(self._silent)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import tomllib
@@ -15,6 +14,8 @@ import tomli_w
 from asyncmanifold import __version__
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import write_atomically
+from asyncmanifold.session.control import STOPPED
+from asyncmanifold.session.locks import lock
 
 MADE_BY = "asyncmanifold"
 """The configuration key that holds the version of the package that wrote it."""
@@ -65,11 +66,9 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
-        self._lock = os.open(path, os.O_RDONLY)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock(path)
         except OSError as error:
-            os.close(self._lock)
             raise InputError(f"{path}: in use by another process") from error
         try:
             self._claim(config, resume, dict(fingerprint or {}))
@@ -81,6 +80,11 @@ class RunDirectory:
     def is_finished(self) -> bool:
         """Whether the run is complete: the summary is the last file that it writes."""
         return self.summary.exists()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run was told to stop, and has: it can be resumed."""
+        return self.is_finished and self.read_summary().get("ended") == STOPPED
 
     def read_summary(self) -> dict[str, Any]:
         """Return the summary of a finished run."""
@@ -133,10 +137,11 @@ class RunDirectory:
                     f"it with the same {what}, or choose another directory"
                 )
 
-    def adopt_changes(self) -> None:
+    def adopt_changes(self, *, is_reopened: bool = False) -> None:
         """Make changed settings the run's own; a run that was finished no longer is."""
-        if self.changes:
+        if self.changes or is_reopened:
             self.summary.unlink(missing_ok=True)
+        if self.changes:
             self._write_config()
             self.changes = []
 

@@ -13,8 +13,11 @@ from asyncmanifold.arithmetic import describe_arithmetic, explain_difference
 from asyncmanifold.errors import InputError
 from asyncmanifold.files import load_tensors, load_tree, save_tensors, save_tree, write_json
 from asyncmanifold.server.protocol import Rejected
+from asyncmanifold.session.control import STOPPED
+from asyncmanifold.session.control_desk import ControlDesk
 from asyncmanifold.session.directory import RunDirectory
 from asyncmanifold.session.kept_models import KeptModels
+from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.observers import Observer, Observers
 from asyncmanifold.session.recovery import Recovery
 from asyncmanifold.session.session import Session
@@ -95,11 +98,16 @@ class Journal:
                 change=records.change,
                 fingerprint=fingerprint,
             )
+        place = None if self.directory is None else self.directory.path
+        self.live, self.desk = LiveJobs(place), ControlDesk(None)
+        self._was_stopped = records.resume and self.directory is not None and self.directory.is_stopped
 
     @property
     def is_finished(self) -> bool:
         """Whether the directory holds a finished run, which is not to be continued with other settings."""
-        return self.directory is not None and self.directory.is_finished and not self.directory.changes
+        if self.directory is None or self._was_stopped:
+            return False
+        return self.directory.is_finished and not self.directory.changes
 
     @property
     def records(self) -> list[Record]:
@@ -173,7 +181,14 @@ class Journal:
         self._log.append(entry)
 
     def begin(self, session: Session, time: float) -> None:
-        """Record settings that were changed, and go back if told to; the next checkpoint makes both final."""
+        """Record settings that were changed, and go back if told to; the next checkpoint makes both final.
+
+        A run that was told to stop, and has, goes on; one that was killed before it could will stop now.
+        """
+        if self._was_stopped and session.ended == STOPPED:
+            session.ended = None
+        if session.control.is_paused:
+            self.tell({"kind": "warning", "reason": "the run is paused, until `control DIR resume`"})
         for change in self.directory.changes if self.directory is not None else ():
             self.write({"kind": "changed", "update": session.state.updates, "time": time, **change})
             session.ended = None  # a budget or a target that ended the run may be another one now
@@ -229,7 +244,8 @@ class Journal:
         path = self.directory.checkpoint
         save_tree(path, {**tree, **self._facts()})
         self._checkpoint_size = path.stat().st_size
-        self.directory.adopt_changes()
+        self.directory.adopt_changes(is_reopened=self._was_stopped)
+        self._was_stopped = False
         if self._log is not None:
             self._log.cut()
             self._since, self._bases = tree["state"]["version"], set()
@@ -276,6 +292,13 @@ class Journal:
     def attach(self, session: Session) -> None:
         """Let observers see a session's model and end its run."""
         self._session = session
+        if self.directory is not None:
+            session.control.superseded = {change["key"] for change in self.directory.changes}
+
+    def open_desk(self) -> ControlDesk:
+        """Take requests from outside from now on."""
+        self.desk = ControlDesk(None if self.directory is None else self.directory.path)
+        return self.desk
 
     def _save_best(self, session: Session) -> None:
         """Write the best model, if models were evaluated."""
@@ -300,6 +323,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the files and let other processes use the directory."""
+        self.live.close()
+        self.desk.close()
+        self._observers.close()
         self._trace.close()
         if self._log is not None:
             self._log.close()

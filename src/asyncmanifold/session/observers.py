@@ -41,6 +41,12 @@ class Observers:
             except StopRun as wish:
                 self.stopped = self.stopped or str(wish) or "an observer"
 
+    def close(self) -> None:
+        """Let observers that can be closed write what is left."""
+        for observer, _ in self._observers:
+            if callable(close := getattr(observer, "close", None)):
+                close()
+
 
 def as_observers(given: Observer | Sequence[Observer] | None) -> list[Observer]:
     """Return one observer, several or none as a list."""

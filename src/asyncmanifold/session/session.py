@@ -24,11 +24,12 @@ from asyncmanifold.server.outgoing import Parcel, check_report
 from asyncmanifold.server.protocol import Job, Rejected, ServerState
 from asyncmanifold.server.step import flush
 from asyncmanifold.session.absorbing_state import AbsorbingState
-from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
+from asyncmanifold.session.best_model import BestModel, BestSoFar, replace_non_finite
+from asyncmanifold.session.control import STOPPED, ControlState
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.trace import Record, TraceWriter
+from asyncmanifold.session.trace import PLACES, Record, TraceWriter
 from asyncmanifold.vectors import FlatModel
 
 Judge = Callable[[int, FlatModel], Mapping[str, float]]
@@ -70,6 +71,7 @@ class Session(AbsorbingState):
         """The first version that jobs may start from: those before were taken back."""
         self.must_checkpoint = False
         self.curve_epochs = training.curve_epochs if method.embedding.is_curve else 0
+        self.control = ControlState()
         self.ended: str | None = None
         """Why the run ended before all updates were accepted."""
         self._evaluated = -1  # the number of updates at the last evaluation
@@ -207,7 +209,20 @@ class Session(AbsorbingState):
             self._include({name: record[name] for name in record if name not in PLACES})
         elif record["kind"] == "back":
             self._take_kept(record["to"])
+        elif record["kind"] == "control":
+            self.obey(record)
         self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
+
+    def obey(self, record: Record) -> None:
+        """Follow what was asked of the run from outside, as recorded."""
+        self.control.apply(record)
+        self._follow_control()
+        if record["command"] == "stop":
+            self.end(STOPPED)
+
+    def _follow_control(self) -> None:
+        if self.control.updates is not None:
+            self.run = replace(self.run, updates=self.control.updates)
 
     def refuse(self, job: Job, kind: str, reason: str, **arrival: Any) -> Record:
         """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``."""
@@ -314,6 +329,7 @@ class Session(AbsorbingState):
             "evaluated": self._evaluated,
             "oldest": self.oldest,
             "seconds": self.seconds,
+            "control": self.control.pack(),
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
@@ -330,3 +346,5 @@ class Session(AbsorbingState):
         self.oldest = packed["oldest"]
         self.ended, self._evaluated = packed["ended"], packed["evaluated"]
         self._started = perf_counter() - packed["seconds"]
+        self.control.unpack(packed["control"])
+        self._follow_control()

@@ -101,6 +101,7 @@ def summarise(
         "lost": lost,
         "upload_bytes": upload or None,
         "download_bytes": download or None,
+        "controls": counts["control"],
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }

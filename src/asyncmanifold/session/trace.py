@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from asyncmanifold.errors import RunError
 
 Record = dict[str, Any]
+PLACES = ("kind", "update", "version", "time", "wall_seconds")
+"""What the record of an evaluation holds besides scores."""
 _encode = json.JSONEncoder(allow_nan=False).encode
 
 

@@ -16,7 +16,9 @@ from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.outgoing import outline_update
 from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.session.control import EXCLUDED
 from asyncmanifold.session.idle import IdleClients
+from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.session import Session
 from asyncmanifold.simulation.schedules import Schedule
@@ -55,6 +57,30 @@ class Simulation:
         self.flights: dict[int, SimulatedFlight] = {}
         self._upload = self._upload_bytes() if schedule.has_bandwidth else 0
         self._lost = 0  # jobs in a row whose clients went away
+        self.held: set[int] = set()
+        """Clients that would be idle, but are excluded (``asyncmanifold control``)."""
+
+    @property
+    def clients(self) -> int:
+        """The number of all clients."""
+        return len(self._sizes)
+
+    @property
+    def active_clients(self) -> set[int]:
+        """The clients that are present and not excluded."""
+        return {*self.idle, *self.flights} - self.session.control.excluded
+
+    def follow_exclusions(self, executor: Executor) -> None:
+        """Let excluded clients wait, and readmitted ones be idle again; send the jobs that follow."""
+        excluded = self.session.control.excluded
+        for client in [client for client in self.idle if client in excluded]:
+            self.idle.remove(client)
+            self.held.add(client)
+        for client in sorted(self.held - excluded):
+            self.held.remove(client)
+            self.idle.add(client)
+        if not self.session.is_finished:
+            self._dispatch(executor)
 
     def start(self, executor: Executor) -> None:
         """Send the first jobs, or again those that were in flight at a checkpoint.
@@ -85,6 +111,8 @@ class Simulation:
         flight = self.flights[self._arrivals[0][2]]
         if flight.is_lost:
             return flight, Failure("lost")
+        if flight.job.client in self.session.control.excluded:
+            return flight, Failure(EXCLUDED)
         return flight, executor.result(flight.job, self.session.remaining)
 
     def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
@@ -96,6 +124,11 @@ class Simulation:
         if not self.session.is_finished:
             self._dispatch(executor)
 
+    def show_jobs(self, live: LiveJobs) -> None:
+        """Tell whoever watches the run which jobs are out."""
+        jobs = ((client, flight.dispatched) for client, flight in self.flights.items())
+        live.show(self.time, len(self.flights), jobs)
+
     def pack(self) -> dict[str, Any]:
         """Return everything that the rest of the run depends on.
 
@@ -104,7 +137,7 @@ class Simulation:
         return {
             **self.session.pack(),
             "time": self.time,
-            "idle": list(self.idle),
+            "idle": [*self.idle, *sorted(self.held)],
             "changes": self.changes,
             "flights": [vars(flight) | {"job": vars(flight.job)} for flight in self.flights.values()],
         }
@@ -113,7 +146,9 @@ class Simulation:
         """Restore what ``pack`` returned."""
         self.session.unpack(packed)
         self.time = packed["time"]
-        self.idle = IdleClients(packed["idle"])
+        excluded = self.session.control.excluded
+        self.idle = IdleClients(client for client in packed["idle"] if client not in excluded)
+        self.held = {client for client in packed["idle"] if client in excluded}
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
         self.flights = {}
         for entry in packed["flights"]:
@@ -140,7 +175,7 @@ class Simulation:
         self.time, kind, client = heapq.heappop(self.changes)
         lost: dict[str, int] = {}
         if kind == "joined":
-            self.idle.add(client)
+            self._make_idle(client)
         elif client in self.flights:
             flight = self.flights.pop(client)
             if not flight.is_lost:
@@ -148,6 +183,8 @@ class Simulation:
             self.session.drop(flight.job)
             lost = {"job": flight.job.number}
             self._count_lost()
+        elif client in self.held:
+            self.held.remove(client)
         else:
             self.idle.remove(client)
         self.session.write(kind, time=self.time, client=client, **lost)
@@ -161,12 +198,15 @@ class Simulation:
         if self._lost >= max(LEAST_LOST, 10 * len(self._sizes)):
             raise RunError(f"{self._lost} jobs in a row were lost, because their clients went away before")
 
+    def _make_idle(self, client: int) -> None:
+        (self.held if client in self.session.control.excluded else self.idle).add(client)
+
     def _arrive(self, flight: SimulatedFlight, outcome: Outcome, executor: Executor) -> None:
         job = flight.job
         self._lost = 0
         heapq.heappop(self._arrivals)
         del self.flights[job.client]
-        self.idle.add(job.client)
+        self._make_idle(job.client)
         self.time = flight.arrival
         where = {"time": self.time, "dispatched": flight.dispatched}
         if flight.is_lost:
@@ -175,7 +215,8 @@ class Simulation:
             self.session.write("dropped", **where, **known)
             return
         if isinstance(outcome, Failure):
-            record = self.session.refuse(job, "failed", outcome.reason, **where)
+            kind = "rejected" if outcome.reason == EXCLUDED else "failed"
+            record = self.session.refuse(job, kind, outcome.reason, **where)
         else:
             weight = self._sizes[job.client] / self._examples
             record = self.session.accept(job, outcome, weight, **where)

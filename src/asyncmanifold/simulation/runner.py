@@ -36,6 +36,7 @@ from asyncmanifold.session.trace import Record, TraceWriter
 from asyncmanifold.simulation.engine import Simulation
 from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
+from asyncmanifold.simulation.simulation_control import SimulationControl
 from asyncmanifold.tasks.data import Excerpt, sizes_of
 from asyncmanifold.tasks.fingerprint import fingerprint_task
 from asyncmanifold.tasks.task import Task, TaskSettings
@@ -195,11 +196,17 @@ def _run_simulation(simulation: Simulation, executor: Executor, journal: Journal
     try:
         simulation.start(executor)
         is_settled = True
+        control = SimulationControl(simulation, executor, journal)
         while not session.is_finished:
+            control.wait_while_paused()
+            if session.is_finished:
+                break
             arrival = simulation.next_arrival(executor)
             is_settled = False
             simulation.advance(arrival, executor)
             is_settled = True
+            if journal.live.is_due:
+                simulation.show_jobs(journal.live)
             if session.must_checkpoint or perf_counter() - saved >= session.run.checkpoint_seconds:
                 session.must_checkpoint = False
                 checkpoint()

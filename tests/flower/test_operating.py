@@ -1,0 +1,65 @@
+"""A deployment is watched over HTTP and controlled by the command while it runs, as an operator would."""
+
+import json
+import threading
+from urllib.request import urlopen
+
+from asyncmanifold.commands.cli import main
+from asyncmanifold.watch.watch_server import WatchServer
+from conftest import assert_replayed, finish, trace, until
+
+NODES = 2
+
+
+def test_a_deployment_is_watched_and_controlled(federation, tmp_path, capsys):
+    out = tmp_path / "run"
+    for part in range(NODES):
+        federation.start_node(partition_id=part, num_partitions=NODES, name=f"ward-{part}", threads=1)
+    config = {"clients": NODES, "num_updates": 500, "evaluate_every": 2, "method": "fedasync"}
+    run = federation.run(out=str(out), settings="global_lr=0.5", **config)
+    until(lambda: len({record["client"] for record in trace(out, "update")}) == NODES)
+
+    with WatchServer(tmp_path) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            state = read(server.address + "state")
+            text = urlopen(server.address + "metrics", timeout=10).read().decode()
+        finally:
+            server.shutdown()
+            thread.join()
+    (brief,) = state["runs"]
+    assert (brief["state"], brief["total"], brief["metric"]) == ("running", 500, "accuracy")
+    assert brief["training"] >= 1
+    assert {client["name"] for client in state["chosen"]["clients"]} == {"ward-0", "ward-1"}
+    assert 'asyncmanifold_updates_total{run="run"}' in text
+
+    def ask(*words, code=0):
+        assert main(["control", str(out), *words]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    assert ask("pause").startswith("paused after update")
+    assert "(ward-1) is excluded" in ask("exclude", "ward-1")
+    assert "changed from None to 300" in ask("set", "policy.deadline=300")
+    assert "changed from 500 to 400" in ask("updates", "400")
+    assert "no such node" in ask("exclude", "ward-7", code=2)
+    assert ask("resume").startswith("resumed after update")
+    resumed = len(trace(out, "update"))
+    until(lambda: len(trace(out, "update")) >= resumed + 2)
+    (excluded,) = [record for record in trace(out, "control") if record["command"] == "exclude"]
+    since = [record for record in trace(out, "update") if record["time"] > excluded["time"]]
+    assert {record["client"] for record in since} == {1 - excluded["client"]}
+    assert "is readmitted" in ask("readmit", "ward-1")
+    until(lambda: trace(out, "update")[-1]["client"] == excluded["client"])
+    assert ask("stop").startswith("stopped after update")
+
+    summary = finish(federation, run, out)
+    assert (summary["ended"], summary["controls"]) == ("stopped", 7)
+    assert summary["updates"] == len(trace(out, "update"))
+    assert "no run is going on there" in ask("stop", code=2)
+    assert_replayed(out)
+
+
+def read(address):
+    return json.loads(urlopen(address, timeout=10).read())
