@@ -31,6 +31,7 @@ from asyncmanifold.server.corrections import Tangent as Tangent
 from asyncmanifold.server.gates import Gate as Gate
 from asyncmanifold.server.gates import NormBound as NormBound
 from asyncmanifold.server.gates import StalenessBound as StalenessBound
+from asyncmanifold.server.local_privacy import LocalPrivacy as LocalPrivacy
 from asyncmanifold.server.methods import METHODS as METHODS
 from asyncmanifold.server.methods import Method as Method
 from asyncmanifold.server.optimizers import ServerOptimizer as ServerOptimizer
@@ -45,6 +46,7 @@ from asyncmanifold.server.penalties import Hinge as Hinge
 from asyncmanifold.server.penalties import Penalty as Penalty
 from asyncmanifold.server.penalties import Polynomial as Polynomial
 from asyncmanifold.server.penalties import Staleness as Staleness
+from asyncmanifold.server.private_buffer import PrivateBuffer as PrivateBuffer
 from asyncmanifold.server.protocol import Job as Job
 from asyncmanifold.server.protocol import Rejected as Rejected
 from asyncmanifold.server.protocol import ServerState as ServerState

@@ -197,6 +197,8 @@ def _announce(session: Session, method: str, out: str | Path | None) -> None:
         log.info("resuming %s after update %s of %s, %s", method, done, wanted, where)
     else:
         log.info("starting %s: %s updates, %s parameters, %s", method, wanted, session.model.size, where)
+    for caution in session.cautions:
+        log.warning("%s", caution)
 
 
 def _in_words(summary: Summary, out: str | Path | None) -> str:

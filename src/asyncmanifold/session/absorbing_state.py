@@ -13,8 +13,11 @@ from torch import Tensor
 from asyncmanifold.devices import find_device, move
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
+from asyncmanifold.server.private_buffer import PrivateBuffer
+from asyncmanifold.server.protections import check_unmixed
 from asyncmanifold.server.protocol import Job, ServerState, Update
 from asyncmanifold.server.step import Step, absorb, flush
+from asyncmanifold.session.privacy_account import PrivacyAccount
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel
@@ -30,6 +33,8 @@ class AbsorbingState:
         theta = model.vector.to(self._device, copy=True)
         self.state = ServerState(theta, self.place(model.read_statistics()))
         self._variances = self.place(model.variances)
+        protection = method.protection
+        self.privacy = PrivacyAccount(protection, is_local=protection is not method.buffer)
         self.epochs: dict[int, int] = {}
         """Point epochs by client, for clients whose number has adapted."""
         self.dispatched = 0
@@ -46,6 +51,11 @@ class AbsorbingState:
         """Wall time of the run so far, without interruptions."""
         return perf_counter() - self._started
 
+    @property
+    def cautions(self) -> list[str]:
+        """What a user must know before the run starts."""
+        return self.privacy.cautions(has_statistics=bool(self.state.statistics.floats.numel()))
+
     def absorb_again(self, job: Job, parcel: Parcel, entry: Mapping[str, Any]) -> None:
         """Absorb a logged update; the versions of its job and its record say when a round ended."""
         for stage, memory in entry["outside"].items():
@@ -53,6 +63,8 @@ class AbsorbingState:
         if job.version > self.state.version:
             self.state = flush(self.method, self.state, self.model.space)
         state, _, step = self._absorb(job, parcel, entry["weight"])
+        self._count_released_sum(state, job)
+        self.privacy.recall(entry["record"])
         if entry["record"]["version"] > state.version:
             state = flush(self.method, state, self.model.space)
         self._advance(state, job, step)
@@ -62,6 +74,8 @@ class AbsorbingState:
     def _absorb(self, job: Job, parcel: Parcel, weight: float) -> tuple[ServerState, Update, Step]:
         """Return the state after a job's result, which is not the session's yet."""
         update = self._place_update(unpack_update(parcel, job, self.method.outgoing))
+        if self.method.protection is not None:  # which leaves the model's statistics as they are
+            update = replace(update, statistics=self.state.statistics)
         state, step = absorb(
             self.method,
             self.state,
@@ -73,6 +87,15 @@ class AbsorbingState:
             variances=self._variances,
         )
         return state, update, step
+
+    def _count_released_sum(self, state: ServerState, job: Job) -> None:
+        """Count a release of every client in a private buffer that this job's update filled."""
+        buffer = self.method.buffer
+        if isinstance(buffer, PrivateBuffer):
+            check_unmixed(self.method, state.memory)
+            if state.version > self.state.version:
+                held = buffer.contributors(self.state.memory.get("buffer", {}))
+                self.privacy.count({*held, job.client})
 
     def _advance(self, state: ServerState, job: Job, step: Step) -> ServerState:
         """Make a state the session's; return the one before it."""

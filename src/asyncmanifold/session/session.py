@@ -27,6 +27,7 @@ from asyncmanifold.session.absorbing_state import AbsorbingState
 from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.packing import rebuild
+from asyncmanifold.session.privacy_account import SPENT
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record, TraceWriter
 from asyncmanifold.vectors import FlatModel
@@ -62,6 +63,8 @@ class Session(AbsorbingState):
                 f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
                 "the model has parameters on manifolds; curves measured by their parameter run there"
             )
+        if method.protection is not None and not model.space.is_flat:
+            raise InputError(f"{method.protection}: noise is for flat space, the model is on manifolds")
         super().__init__(method, run, model)
         self.training = training
         self.scores = BestSoFar(metrics, lower_is_better)
@@ -151,7 +154,15 @@ class Session(AbsorbingState):
         )
         self.dispatched += 1
         self.adopt(job)
+        if self.privacy.is_local:
+            self.privacy.count([client])
         return job
+
+    def retire(self, client: int, reason: str, time: float) -> None:
+        """Send a client no more jobs, and record it."""
+        if client not in self.privacy.retired:
+            self.privacy.retired.append(client)
+            self.write("retired", time=time, client=client, reason=reason, **self.privacy.facts(client))
 
     def adopt(self, job: Job) -> None:
         """Count a job as out: a new one, or one that was out at the last checkpoint."""
@@ -168,6 +179,8 @@ class Session(AbsorbingState):
             if job.version < self.oldest:
                 raise Rejected(f"its base version {job.version} was taken back")
             check_report(parcel)
+            if self.privacy.is_spent(job.client) and not self.privacy.is_local:
+                raise Rejected(SPENT)
             state, update, step = self._absorb(job, parcel, weight)
         except Rejected as problem:
             if problem.stage and problem.memory is not None:
@@ -175,6 +188,7 @@ class Session(AbsorbingState):
             return self.refuse(job, "rejected", str(problem), **arrival)
         if self.method.synchronous and self._jobs_out == 1:
             state = flush(self.method, state, self.model.space)
+        self._count_released_sum(state, job)
         record = {
             "kind": "update",
             "update": state.updates,
@@ -186,6 +200,7 @@ class Session(AbsorbingState):
             "loss": update.loss,
             "train_seconds": update.seconds,
             "version": state.version,
+            **self.privacy.facts(job.client),
             "wall_seconds": self.seconds,
         }
         if self.log is not None:
@@ -205,14 +220,22 @@ class Session(AbsorbingState):
             self.scores.include(scores, self.state)
         elif record["kind"] == "back":
             self._take_kept(record["to"])
+        self.privacy.recall(record)
         self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
 
-    def refuse(self, job: Job, kind: str, reason: str, **arrival: Any) -> Record:
-        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``."""
+    def refuse(self, job: Job, kind: str, reason: str, *, is_final: bool = False, **arrival: Any) -> Record:
+        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``.
+
+        ``is_final`` if the client refused the job itself, and will refuse any other: nothing was released.
+        """
         self.drop(job)
         known = {"client": job.client, "job": job.number, "base_version": job.version}
-        record = {"kind": kind, **arrival, **known, "reason": reason}
+        if is_final and self.privacy.is_local:  # it has sent nothing
+            self.privacy.count([job.client], -1)
+        record = {"kind": kind, **arrival, **known, "reason": reason, **self.privacy.facts(job.client)}
         self._trace.write(record)
+        if is_final:
+            return record
         self.refused += 1
         if self.refused >= max(LEAST_REFUSALS, 4 * self._jobs_out):
             raise RunError(f"no update was accepted in {self.refused} arrivals, the last: {reason}")
@@ -307,6 +330,7 @@ class Session(AbsorbingState):
             "evaluated": self._evaluated,
             "oldest": self.oldest,
             "seconds": self.seconds,
+            **self.privacy.pack(),
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
@@ -320,6 +344,7 @@ class Session(AbsorbingState):
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
+        self.privacy.unpack(packed)
         self.oldest = packed["oldest"]
         self.ended, self._evaluated = packed["ended"], packed["evaluated"]
         self._started = perf_counter() - packed["seconds"]
