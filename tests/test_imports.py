@@ -36,11 +36,11 @@ MAY_IMPORT = {
     "geometry": {"geometry"},
     "server": {"geometry", "privacy", "seeding", "server", "vectors"},
     "tasks": {"metrics", "scores", "seeding", "tasks", "vectors"},
-    "client": {"client", "geometry", "seeding", "server", "tasks", "vectors"},
+    "client": {"client", "geometry", "privacy", "seeding", "server", "tasks", "vectors"},
     "session": {"client.settings", "files", "metrics", "privacy", "seeding", "server", "session", "vectors"},
     "execution": {"client", "execution", "geometry", "server", "tasks", "vectors"},
     "configuration": {
-        *("client.local_optimizers", "client.settings", "configuration", "geometry", "server"),
+        *("client.local_optimizers", "client.settings", "configuration", "geometry", "privacy", "server"),
         *("session", "simulation.schedules", "tasks.task"),
     },
     "simulation": {
@@ -199,8 +199,16 @@ def test_the_public_names():
     assert asyncmanifold.__all__ == [
         *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
         *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CyclicRate"),
-        *("DecayingRate", "DelayCompensation", "Disc", "Distance", "Embedding", "FixedRate", "Gate"),
-        "Hinge",
+        *(
+            "DecayingRate",
+            "DelayCompensation",
+            "Disc",
+            "Distance",
+            "Embedding",
+            "ExamplePrivacy",
+            "FixedRate",
+        ),
+        *("Gate", "Hinge"),
         *("InputError", "Job", "LocalPrivacy", "LocalTraining", "LogNormalLatency", "METHODS", "Method"),
         "NormBound",
         *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),

@@ -16,6 +16,7 @@ from asyncmanifold.geometry.embeddings import Point as Point
 from asyncmanifold.geometry.embeddings import Tunnel as Tunnel
 from asyncmanifold.geometry.surfaces import Disc as Disc
 from asyncmanifold.geometry.surfaces import Patch as Patch
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy as ExamplePrivacy
 from asyncmanifold.results import Result as Result
 from asyncmanifold.results import load_model as load_model
 from asyncmanifold.scores import Score as Score

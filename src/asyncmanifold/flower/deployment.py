@@ -172,7 +172,7 @@ class Deployment:
             node = self._nodes.next(self._now, session.choose, ahead=ahead)
             if node is None:
                 break
-            if session.privacy.is_spent(node.client):
+            if session.is_spent(node.client):
                 self._nodes.take_back(node)
                 self._retire(node, SPENT)
                 continue

@@ -93,7 +93,7 @@ def repeat_run(
     ``observer`` is called with every record except evaluations, most of which are skipped: they change
     nothing.
     """
-    require_repeatable(config.method, "repeated")
+    require_repeatable(config.method, config.training, "repeated")
     given = config.run
     run = Run(  # with none of its other ends
         updates=update, evaluate_every=update, seed=given.seed, device=given.device, threads=given.threads

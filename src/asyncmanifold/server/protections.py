@@ -6,17 +6,31 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 from asyncmanifold.privacy.protection import Protection
 
 
-def require_repeatable(method: Any, what: str) -> None:
-    """Refuse a method whose noise comes from the operating system, where a run must be made again."""
-    if method.protection is not None:
+def require_repeatable(method: Any, training: Any, what: str) -> None:
+    """Refuse a run whose noise comes from the operating system, where it must be made again."""
+    protection = method.protection or training.example_privacy
+    if protection is not None:
         raise InputError(
-            f"a run with {type(method.protection).__name__} cannot be {what}: its noise is not repeatable"
+            f"a run with {type(protection).__name__} cannot be {what}: its noise is not repeatable"
         )
+
+
+def check_examples(method: Any, privacy: ExamplePrivacy, module: nn.Module) -> None:
+    """Refuse a method or a model whose steps example-level privacy would not account for."""
+    if method.protection is not None:
+        raise InputError(f"example_privacy and {type(method.protection).__name__}: choose one of them")
+    if method.weighting != "none":
+        raise InputError("example_privacy needs weighting='none': numbers of examples are private")
+    if getattr(method.embedding, "sharpness_aware", False):
+        raise InputError("example_privacy: a sharpness-aware tunnel takes two gradients of every batch")
+    privacy.check_model(module)
 
 
 def find_protection(method: Any) -> Protection | None:

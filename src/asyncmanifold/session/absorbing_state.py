@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from asyncmanifold.devices import find_device, move
+from asyncmanifold.errors import InputError
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
 from asyncmanifold.server.private_buffer import PrivateBuffer
@@ -26,15 +27,19 @@ from asyncmanifold.vectors import FlatModel
 class AbsorbingState:
     """The state of a run, and the bookkeeping that belongs to every accepted update."""
 
-    def __init__(self, method: Method, run: Run, model: FlatModel) -> None:
+    def __init__(self, method: Method, run: Run, model: FlatModel, privacy: PrivacyAccount) -> None:
         """Start from the weights of ``model``."""
+        if method.embedding.follows_shape and not model.space.is_flat:
+            raise InputError(
+                f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
+                "the model has parameters on manifolds; curves measured by their parameter run there"
+            )
+        self.privacy = privacy
         self.method, self.run, self.model = method, run, model
         self._device = find_device(run.server_device)
         theta = model.vector.to(self._device, copy=True)
         self.state = ServerState(theta, self.place(model.read_statistics()))
         self._variances = self.place(model.variances)
-        protection = method.protection
-        self.privacy = PrivacyAccount(protection, is_local=protection is not method.buffer)
         self.epochs: dict[int, int] = {}
         """Point epochs by client, for clients whose number has adapted."""
         self.dispatched = 0

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.errors import InputError
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 from asyncmanifold.privacy.protection import Protection
+from asyncmanifold.server.methods import Method
+from asyncmanifold.server.private_buffer import PrivateBuffer
+from asyncmanifold.server.protections import check_examples
+from asyncmanifold.vectors import FlatModel
 
 SPENT = "privacy budget spent"
 """Why a client takes no further part, and why a run ends without clients that do."""
@@ -19,10 +26,12 @@ class PrivacyAccount:
     Counts only ever grow, also when a run goes back to an earlier model: what was released stays so.
     """
 
-    def __init__(self, protection: Protection | None, *, is_local: bool) -> None:
-        self.protection = protection
-        self.is_local = protection is not None and is_local
-        """Whether every job is a release; otherwise the sums that move the model are."""
+    def __init__(self, protection: Protection | None, kind: str = "local") -> None:
+        """``kind`` is ``"local"``, ``"central"`` or ``"example"``."""
+        self.protection, self.kind = protection, kind
+        self.is_local = protection is not None and kind != "central"
+        """Whether jobs are releases, and replies withhold what is not protected; otherwise the sums that
+        move the model are releases."""
         self.releases: dict[int, int] = {}
         self.retired: list[int] = []
         """Clients that are sent no more jobs."""
@@ -32,9 +41,15 @@ class PrivacyAccount:
         for client in clients:
             self.releases[client] = self.releases.get(client, 0) + change
 
-    def is_spent(self, client: int) -> bool:
-        """Return whether one more release would exceed what the protection allows a client."""
-        return self.protection is not None and not self.protection.allows(self.releases.get(client, 0) + 1)
+    def job_releases(self, epochs: int) -> int:
+        """Return how many releases a job of so many epochs is, unless sums are."""
+        return epochs * self.protection.steps_per_epoch if isinstance(self.protection, ExamplePrivacy) else 1
+
+    def is_spent(self, client: int, epochs: int) -> bool:
+        """Return whether one more job would exceed what the protection allows a client."""
+        if self.protection is None:
+            return False
+        return not self.protection.allows(self.releases.get(client, 0) + self.job_releases(epochs))
 
     def is_over(self, active: int, out: int) -> bool:
         """Return whether a run must end with so many clients that take part, and so many jobs out."""
@@ -62,10 +77,9 @@ class PrivacyAccount:
         part = self.protection
         clients = range(max(self.releases, default=-1) + 1)
         made = [self.releases.get(client, 0) for client in clients]
-        kind = "local" if self.is_local else "central"
         return {
             "privacy": {
-                "kind": kind,
+                "kind": self.kind,
                 "delta": part.delta,
                 "relation": part.relation,
                 "clip_norm": part.clip_norm,
@@ -86,7 +100,7 @@ class PrivacyAccount:
         name = type(self.protection).__name__
         resumed = "a resumed one draws other noise" if self.is_local else "only a resumed one repeats it"
         said = [f"{name}: noise comes from the operating system, so this run cannot be repeated; {resumed}"]
-        if has_statistics:
+        if has_statistics and self.kind != "example":
             said.append(
                 f"{name}: BatchNorm's statistics are withheld and stay the initial model's; "
                 "GroupNorm or LayerNorm has none"
@@ -104,3 +118,15 @@ class PrivacyAccount:
         kept = packed.get("privacy", {"releases": [], "retired": []})
         self.releases = dict(kept["releases"])
         self.retired = list(kept["retired"])
+
+
+def open_account(method: Method, training: LocalTraining, model: FlatModel) -> PrivacyAccount:
+    """Return the account of a run that begins; refuse what its protection would not account for."""
+    protection = method.protection
+    kind = "central" if isinstance(protection, PrivateBuffer) else "local"
+    if training.example_privacy is not None:
+        check_examples(method, training.example_privacy, model.module)
+        protection, kind = training.example_privacy, "example"
+    if protection is not None and not model.space.is_flat:
+        raise InputError(f"{protection}: noise is for flat space, and the model has parameters on manifolds")
+    return PrivacyAccount(protection, kind)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from asyncmanifold.client.settings import LocalTraining
-from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.errors import RunError
 from asyncmanifold.metrics import reaches
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.memories import Memories
@@ -27,7 +27,7 @@ from asyncmanifold.session.absorbing_state import AbsorbingState
 from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.packing import rebuild
-from asyncmanifold.session.privacy_account import SPENT
+from asyncmanifold.session.privacy_account import SPENT, open_account
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record, TraceWriter
 from asyncmanifold.vectors import FlatModel
@@ -58,14 +58,7 @@ class Session(AbsorbingState):
         The first of ``metrics`` is the score that counts; without any, the first that ``judge`` returns. Less
         is better for those in ``lower_is_better``. ``glance`` judges by fewer examples.
         """
-        if method.embedding.follows_shape and not model.space.is_flat:
-            raise InputError(
-                f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
-                "the model has parameters on manifolds; curves measured by their parameter run there"
-            )
-        if method.protection is not None and not model.space.is_flat:
-            raise InputError(f"{method.protection}: noise is for flat space, the model is on manifolds")
-        super().__init__(method, run, model)
+        super().__init__(method, run, model, open_account(method, training, model))
         self.training = training
         self.scores = BestSoFar(metrics, lower_is_better)
         self.kept = KeptModels(None, run.keep_models)
@@ -155,8 +148,13 @@ class Session(AbsorbingState):
         self.dispatched += 1
         self.adopt(job)
         if self.privacy.is_local:
-            self.privacy.count([client])
+            self.privacy.count([client], self.privacy.job_releases(job.epochs))
         return job
+
+    def is_spent(self, client: int) -> bool:
+        """Return whether a client's privacy budget does not allow its next job."""
+        epochs = self.epochs.get(client, self.training.point_epochs) + self.curve_epochs
+        return self.privacy.is_spent(client, epochs)
 
     def retire(self, client: int, reason: str, time: float) -> None:
         """Send a client no more jobs, and record it."""
@@ -179,7 +177,7 @@ class Session(AbsorbingState):
             if job.version < self.oldest:
                 raise Rejected(f"its base version {job.version} was taken back")
             check_report(parcel)
-            if self.privacy.is_spent(job.client) and not self.privacy.is_local:
+            if not self.privacy.is_local and self.is_spent(job.client):
                 raise Rejected(SPENT)
             state, update, step = self._absorb(job, parcel, weight)
         except Rejected as problem:
@@ -226,12 +224,12 @@ class Session(AbsorbingState):
     def refuse(self, job: Job, kind: str, reason: str, *, is_final: bool = False, **arrival: Any) -> Record:
         """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``.
 
-        ``is_final`` if the client refused the job itself, and will refuse any other: nothing was released.
+        ``is_final`` if the client itself refused it, and any other, and has released nothing.
         """
         self.drop(job)
         known = {"client": job.client, "job": job.number, "base_version": job.version}
-        if is_final and self.privacy.is_local:  # it has sent nothing
-            self.privacy.count([job.client], -1)
+        if is_final and self.privacy.is_local:
+            self.privacy.count([job.client], -self.privacy.job_releases(job.epochs))
         record = {"kind": kind, **arrival, **known, "reason": reason, **self.privacy.facts(job.client)}
         self._trace.write(record)
         if is_final:
@@ -272,7 +270,6 @@ class Session(AbsorbingState):
             **replace_non_finite(scores),
             wall_seconds=self.seconds,
         )
-
         if not self.run.keep_models:
             return
         if problem := self.scores.explain_collapse(scores, self.state):

@@ -159,7 +159,7 @@ class Simulation:
         session = self.session
         while self.idle and len(self.flights) < limit:
             client = self.idle.take(session.choose(self.idle))
-            if session.privacy.is_spent(client):
+            if session.is_spent(client):
                 session.retire(client, SPENT, self.time)
             else:
                 self._send(session.job(client), executor)

@@ -90,7 +90,7 @@ def simulate(
     task.check_target(run.target)
     updates = None
     if replay is not None:
-        require_repeatable(chosen, "replayed")
+        require_repeatable(chosen, training, "replayed")
         updates = recorded_updates(replay)
         task, run = (
             arrange_clients(task, updates),
