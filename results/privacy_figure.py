@@ -1,4 +1,4 @@
-"""The price of privacy on the digits: score against ε, from the runs of the step ``privacy`` in results/run.sh."""
+"""The price of privacy on the digits: score against ε, from the step ``privacy`` of results/run.sh."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ SERIES = {"fedbuff": "FedBuff, trusted server", "asyncbezier": "AsyncBezier, noi
 
 
 def read_privacy(out: Path) -> list[dict[str, Any]]:
-    """Return one row for each setting: means over seeds of ε and of the final score; ε is None without noise."""
+    """Return one row for each setting: means over seeds of ε, which is None without noise, and of scores."""
     rows = []
     for folder in sorted((out / "privacy").iterdir()) if (out / "privacy").is_dir() else ():
         files = sorted(folder.glob("seed-*/summary.json"))
@@ -44,10 +44,9 @@ def privacy_figure(rows: list[dict[str, Any]]) -> Figure:
     x = quantity("epsilon", title="ε at δ = 1e-5, one client replaced", scale={"type": "log"})
     y = quantity("final", title="test accuracy %", scale={"domain": [0, 100]})
     lines = layer("line", {"x": x, "y": y, **pick(styles, "color")})
-    points = layer(
-        "point", {"x": x, "y": y, **pick(styles, "color", "shape")}, filled=True, size=42, opacity=1
-    )
-    rules = {**layer("rule", {"y": y, **pick(styles, "color")}, strokeDash=[4, 4]), "data": {"name": "plain"}}
+    places = {"x": x, "y": y, **pick(styles, "color", "shape")}
+    points = layer("point", places, filled=True, size=42, opacity=1)
+    rules = layer("rule", {"y": y, **pick(styles, "color")}, "plain", strokeDash=[4, 4])
     specification = {"data": {"name": "private"}, "height": 260, "layer": [lines, points, rules]}
     caption = "Digits, 15 clients; dashed: without noise."
     return Figure("privacy", "Score against ε", caption, specification, {"private": drawn, "plain": plain})
