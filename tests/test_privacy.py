@@ -40,6 +40,8 @@ from asyncmanifold.privacy import noise as noise_module
 from asyncmanifold.privacy.accounting import GaussianRelease, total_epsilon
 from asyncmanifold.privacy.noise import add_noise, clip_factor, gaussian_noise, secret_stream
 from asyncmanifold.privacy.protection import Protection
+from asyncmanifold.report.finished_runs import RunData, find_runs
+from asyncmanifold.report.privacy_section import privacy_section
 from asyncmanifold.server.outgoing import unpack_update
 from asyncmanifold.simulation.replay import recorded_updates
 from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, simulated
@@ -437,3 +439,27 @@ def test_a_resumed_run_repeats_the_noise_of_sums(tmp_path):
     assert sum(one.summary["privacy"]["releases"]) == 30
     for name, tensor in one.model.state_dict().items():
         assert torch.equal(tensor, two.model.state_dict()[name]), name
+
+
+# ---- the report
+
+
+def test_the_report_says_what_was_released():
+    result = simulated(make_task(), PRIVATE, training=TRAINING, schedule=CLOCK, run=make_run(7))
+    private = RunData("a", "digits", "private", 3, result.summary, {})
+    page = privacy_section([private, RunData("b", "digits", "plain", 3, {}, {})])
+    epsilon = result.summary["privacy"]["epsilon"]
+    assert page.count("<tr>") == 2  # the head, and the private run
+    for text in ("private, seed 3", "local", "replace-one", f"<td>{epsilon:.3g}</td>", "cannot be repeated"):
+        assert text in page
+    assert privacy_section([RunData("b", "digits", "plain", 3, {}, {})]) == ""
+    damaged = RunData("b", "digits", "plain", 3, {"privacy": {"kind": "<script>"}}, {})
+    assert privacy_section([damaged]) == ""
+
+
+def test_a_run_with_retired_clients_can_be_reported(tmp_path):
+    method = replace(PRIVATE, outgoing=(LocalPrivacy(0.5, 8.0, max_releases=2),))
+    simulated(make_task(), method, training=TRAINING, schedule=CLOCK, run=make_run(50), out=tmp_path / "run")
+    found = find_runs(tmp_path)
+    assert not found.problems
+    assert found.runs[0].summary["privacy"]["releases"] == [2] * 5

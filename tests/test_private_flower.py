@@ -1,6 +1,7 @@
 """A node's own privacy budget on Flower: what leaves it, what it refuses, and how a run goes on."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
+from safetensors.torch import load_file
 from scipy import stats
 
 from asyncmanifold import METHODS, InputError, LocalPrivacy, Outgoing, PrivateBuffer
@@ -240,3 +242,30 @@ def test_a_private_buffer_ends_when_too_few_nodes_are_left_to_fill_it(tmp_path):
     sums = max(record["version"] for record in of_kind(trace_of(tmp_path / "run"), "update"))
     assert sum(summary["privacy"]["releases"]) == 2 * sums
     assert max(summary["privacy"]["releases"]) == 2
+
+
+def test_a_resumed_server_makes_the_same_noise_again(tmp_path):
+    """Its log is absorbed with the secret of the first checkpoint: no sum is released twice."""
+    part = PrivateBuffer(buffer_size=2, clip_norm=0.5)
+    method, task = replace(METHODS["fedbuff"], buffer=part, weighting="none"), make_task()
+
+    def grid():
+        return LocalGrid({n: node(task, n) for n in range(3)})
+
+    stopped = grid()
+
+    def stop(pull):
+        if pull == 5:
+            raise KeyboardInterrupt
+
+    stopped.on_pull = stop
+    with pytest.raises(KeyboardInterrupt):
+        start(stopped, method, updates=30, out=tmp_path / "one")
+    before = trace_of(tmp_path / "one")
+    assert max(record["version"] for record in of_kind(before, "update")) > 1
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for name in ("one", "two"):
+        start(grid(), method, updates=30, out=tmp_path / name, resume=True)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        assert torch.equal(tensor, two[name]), name

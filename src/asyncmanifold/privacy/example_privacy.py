@@ -29,7 +29,7 @@ class ExamplePrivacy(Protection):
     >>> from asyncmanifold import ExamplePrivacy, LocalTraining
     >>> part = ExamplePrivacy(clip_norm=1.0, noise_multiplier=1.1, sampling=0.01)
     >>> part.steps_per_epoch, round(part.epsilon(100), 2)
-    (100, 0.58)
+    (100, 0.55)
     >>> LocalTraining(batch_size=20, example_privacy=part).example_privacy.sampling
     0.01
     """

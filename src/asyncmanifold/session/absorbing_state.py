@@ -39,6 +39,8 @@ class AbsorbingState:
         self._device = find_device(run.server_device)
         theta = model.vector.to(self._device, copy=True)
         self.state = ServerState(theta, self.place(model.read_statistics()))
+        if isinstance(method.buffer, PrivateBuffer):  # its secret must be in the first checkpoint already
+            self.state = replace(self.state, memory={"buffer": method.buffer.init(theta)})
         self._variances = self.place(model.variances)
         self.epochs: dict[int, int] = {}
         """Point epochs by client, for clients whose number has adapted."""
