@@ -269,3 +269,12 @@ def test_a_resumed_server_makes_the_same_noise_again(tmp_path):
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():
         assert torch.equal(tensor, two[name]), name
+
+
+def test_nodes_with_a_budget_do_not_take_part_in_a_run_without_protection(tmp_path):
+    task = make_task()
+    config = {"privacy-epsilon": 5.0, "privacy-ledger": str(tmp_path / "ledger.json")}
+    start(LocalGrid({7: node(task, 0, **config)}), METHODS["asyncsgd"], out=tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["updates"], summary["failed"], summary["ended"]) == (0, 1, "privacy budget spent")
+    assert not (tmp_path / "ledger.json").exists()

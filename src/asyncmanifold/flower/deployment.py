@@ -199,8 +199,7 @@ class Deployment:
 
     def _end_if_budgets_are_spent(self, going: int) -> None:
         """End the run if too few nodes are left that may still take part."""
-        privacy = self._session.privacy
-        if privacy.retired and privacy.is_over(self._nodes.active, len(self._sent) + going):
+        if self._session.privacy.is_over(self._nodes.active, len(self._sent) + going):
             self._session.end(SPENT)
             self._session.evaluate_last(self._now)
 

@@ -52,10 +52,15 @@ class PrivacyAccount:
         return not self.protection.allows(self.releases.get(client, 0) + self.job_releases(epochs))
 
     def is_over(self, active: int, out: int) -> bool:
-        """Return whether a run must end with so many clients that take part, and so many jobs out."""
-        if self.protection is None or not self.retired:
+        """Return whether a run must end with so many clients that take part, and so many jobs out.
+
+        Clients may retire from a run without protection too: by their own budgets.
+        """
+        if not self.retired:
             return False
-        return active < self.protection.least_clients and (not self.is_local or not out)
+        if self.kind == "central" and self.protection is not None:
+            return active < self.protection.least_clients
+        return not active and not out
 
     def facts(self, client: int) -> dict[str, Any]:
         """Return the fields of a record about a client: none without protection."""
