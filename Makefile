@@ -12,7 +12,7 @@ help:  ## what each target does
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[curved,data,dev,flower,huggingface,report]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[curved,data,dev,flower,huggingface,privacy,report]'
 	@touch $@
 
 install: $(STAMP)  ## create the environment in .venv

@@ -11,8 +11,10 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
+
+from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.report.comparison import average, tabulate
@@ -38,7 +40,7 @@ def main(out: Path) -> None:
     tables |= {name: curved(out, name) for name in ("sphere", "hyperbolic")}
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
-    tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out)}
+    tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -320,6 +322,24 @@ def summaries(folder: Path) -> dict[str, dict[int, Any]]:
         summary = json.loads(file.read_text())
         found.setdefault(summary["method"], {})[summary["seed"]] = summary
     return found
+
+
+def privacy(out: Path) -> str:
+    """Return the score at each ε as a table, and draw it."""
+    rows = read_privacy(out)
+    if not rows:
+        return ""
+    (HERE / "privacy.svg").write_text(as_svg(privacy_figure(rows)))
+    cells = [
+        [
+            row["method"],
+            "–" if row["noise"] is None else f"{row['noise']:g}",
+            "∞" if row["epsilon"] is None else f"{row['epsilon']:.3g}",
+            f"{row['final']:.2f}" + (f"±{stdev(row['scores']):.2f}" if len(row["scores"]) > 1 else ""),
+        ]
+        for row in rows
+    ]
+    return markdown(["method and protection", "σ", "ε", "final %"], cells)
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

@@ -101,6 +101,11 @@ tunnels() {
   asyncmanifold compare "$here/tunnels.toml" --methods "$(methods_of "$here/tunnels.toml")" --seeds 0,1,2,3 \
     --out "$out/tunnels" --resume
 }
+privacy() { # score against ε on the digits; the noise cannot be repeated, so the last digits differ every time
+  asyncmanifold compare "$here/privacy.toml" --methods "$(methods_of "$here/privacy.toml")" --seeds 0,1,2 \
+    --out "$out/privacy" --resume
+  asyncmanifold report "$out/privacy"
+}
 surfaces() { # discs against curves and tangent steps; on digits the others have the scenario's rates
   some=asyncsgd,asyncbezier,asyncdisc
   asyncmanifold tune digits --method asyncdisc --values 0.5,1,2,3 --seeds 100 \
@@ -135,5 +140,5 @@ paper() {
   paper_cxr8
 }
 [ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord thresholds local_epochs long_jobs central \
-  curved tunnels surfaces uploads
+  curved tunnels surfaces uploads privacy
 for step in "$@"; do $step; done

@@ -16,6 +16,7 @@ from asyncmanifold.geometry.embeddings import Point as Point
 from asyncmanifold.geometry.embeddings import Tunnel as Tunnel
 from asyncmanifold.geometry.surfaces import Disc as Disc
 from asyncmanifold.geometry.surfaces import Patch as Patch
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy as ExamplePrivacy
 from asyncmanifold.results import Result as Result
 from asyncmanifold.results import load_model as load_model
 from asyncmanifold.scores import Score as Score
@@ -35,6 +36,7 @@ from asyncmanifold.server.corrections import Tangent as Tangent
 from asyncmanifold.server.gates import Gate as Gate
 from asyncmanifold.server.gates import NormBound as NormBound
 from asyncmanifold.server.gates import StalenessBound as StalenessBound
+from asyncmanifold.server.local_privacy import LocalPrivacy as LocalPrivacy
 from asyncmanifold.server.methods import METHODS as METHODS
 from asyncmanifold.server.methods import Method as Method
 from asyncmanifold.server.optimizers import ServerOptimizer as ServerOptimizer
@@ -49,6 +51,7 @@ from asyncmanifold.server.penalties import Hinge as Hinge
 from asyncmanifold.server.penalties import Penalty as Penalty
 from asyncmanifold.server.penalties import Polynomial as Polynomial
 from asyncmanifold.server.penalties import Staleness as Staleness
+from asyncmanifold.server.private_buffer import PrivateBuffer as PrivateBuffer
 from asyncmanifold.server.protocol import Job as Job
 from asyncmanifold.server.protocol import Rejected as Rejected
 from asyncmanifold.server.protocol import ServerState as ServerState

@@ -135,6 +135,8 @@ class BatchedTrainer:
 
     def _check(self, settings: LocalTraining, probe: Data) -> None:
         """Refuse what cannot be batched, with the reason: what is known, and what one step shows."""
+        if settings.example_privacy is not None:
+            raise _refusal("example_privacy draws its own batches")
         for module in self._model.module.modules():
             if isinstance(module, _BatchNorm):
                 raise _refusal("BatchNorm's statistics would be mixed")

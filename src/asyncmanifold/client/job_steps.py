@@ -42,7 +42,10 @@ def job_steps(
     number, total = 0, count_steps(job, examples, settings)
     for epoch in range(job.epochs):
         along_curve = epoch >= job.point_epochs
-        batches = shuffled_batches(examples, settings.batch_size, random)
+        if (private := settings.example_privacy) is None:
+            batches = shuffled_batches(examples, settings.batch_size, random)
+        else:
+            batches = [torch.zeros(0, dtype=torch.int64)] * private.steps_per_epoch  # drawn in secret
         for start in range(0, len(batches), settings.accumulate):
             yield TrainingStep(
                 epoch=epoch,
@@ -58,6 +61,8 @@ def job_steps(
 
 def count_steps(job: Job, examples: int, settings: LocalTraining) -> int:
     """Return the number of steps of a job."""
+    if settings.example_privacy is not None:
+        return job.epochs * settings.example_privacy.steps_per_epoch
     batches = -(-examples // settings.batch_size)
     return job.epochs * -(-batches // settings.accumulate)
 

@@ -9,6 +9,7 @@ from typing import Literal
 from asyncmanifold.checks import check
 from asyncmanifold.client.local_optimizers import OptimizerChoice, check_optimizer, plain_name
 from asyncmanifold.errors import InputError
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class LocalTraining:
         compile: compile the model by ``torch.compile``, which takes up to minutes before the first step.
         channels_last: store images in torch's channels-last format, which makes most convolutions faster on a
             CPU; results are the same up to rounding.
+        example_privacy: train by DP-SGD, so that no single example shows (docs/privacy.md).
 
     >>> from asyncmanifold import LocalTraining
     >>> LocalTraining(point_epochs=1, local_lr=0.01).batch_size
@@ -62,6 +64,7 @@ weight_decay, amsgrad, maximize, foreach, capturable, differentiable, fused)
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     compile: bool = False
     channels_last: bool = False
+    example_privacy: ExamplePrivacy | None = None
 
     def __post_init__(self) -> None:
         check(self, point_epochs="at least 1", curve_epochs="at least 0", batch_size="at least 1")
@@ -69,6 +72,8 @@ weight_decay, amsgrad, maximize, foreach, capturable, differentiable, fused)
         check(self, gradient_clip="above 0", accumulate="at least 1", warm_up="in [0, 1)")
         check(self, local_schedule="'constant', 'linear' or 'cosine'", final_rate="between 0 and 1")
         check(self, precision="'float32', 'bf16' or 'fp16'")
+        if self.example_privacy is not None and (self.accumulate > 1 or self.precision != "float32"):
+            raise InputError("LocalTraining(example_privacy=…) needs accumulate=1 and precision='float32'")
         check_optimizer(self.optimizer, self.local_lr)
         if self.momentum and plain_name(self.optimizer) is None:
             raise InputError(

@@ -21,6 +21,7 @@ from asyncmanifold.client.device_data import DeviceExamples
 from asyncmanifold.client.job_steps import TrainingStep, job_steps
 from asyncmanifold.client.off_curve import OffCurve
 from asyncmanifold.client.precision import HALF, LossScale
+from asyncmanifold.client.private_gradients import PrivateGradients
 from asyncmanifold.client.sampling import Sampling
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.devices import CPU, move
@@ -75,6 +76,9 @@ class Trainer(OffCurve):
 
             self._controls = CurvedControls(self._model, embedding, settings)
         self._sampling = Sampling(embedding, self._controls)
+        self._private: PrivateGradients | None = None
+        if (privacy := settings.example_privacy) is not None:
+            self._private = PrivateGradients(self._model, loss, privacy, settings.batch_size)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
         """Return what the client of ``job`` learned; its offsets are written to ``out`` if given.
@@ -103,6 +107,11 @@ class Trainer(OffCurve):
                     self._controls.start_curve()
                     self._sampling.begin(step.left)
                 s = self._sampling.draw(random) if step.along_curve else self._embedding.end
+                if self._private is not None:
+                    drawn = self._private.draw(len(data))
+                    self._batches = [self._set_memory_format(examples.batch(drawn))] if len(drawn) else []
+                    self._take_step(step, s)
+                    continue
                 self._batches = [self._set_memory_format(examples.batch(indices)) for indices in step.group]
                 self._shares = step.shares
                 waiting.append(self._take_step(step, s))
@@ -116,7 +125,7 @@ class Trainer(OffCurve):
             version=job.version,
             offsets=result,
             statistics=self._model.read_statistics(),
-            loss=sum(losses) / len(losses),
+            loss=sum(losses) / len(losses) if losses else None,
             seconds=perf_counter() - started,
         )
 
@@ -148,7 +157,14 @@ class Trainer(OffCurve):
         return inputs, targets
 
     def _backpropagate(self) -> Tensor:
-        """Return the loss of the step's batches, and leave its gradient in the model."""
+        """Return the loss of the step's batches, and leave its gradient in the model.
+
+        A private gradient has no loss: it would be a release too.
+        """
+        if self._private is not None:
+            self._private.leave(self._batches[0] if self._batches else None)
+            self._is_sound = True
+            return torch.zeros(())
         self._model.clear_gradients()
         values = []
         for (inputs, targets), share in zip(self._batches, self._shares, strict=True):

@@ -39,6 +39,11 @@ def print_summary(summary: Summary, out: Path) -> None:
         f"  {'wall time':<14}{summary['wall_seconds']:.1f} s, "
         f"{summary['train_seconds']:.1f} s of it summed over trained jobs"
     )
+    if (privacy := summary.get("privacy")) is not None:
+        print(
+            f"  {'privacy':<14}ε at most {privacy['epsilon']:.3g} per client at δ {privacy['delta']:g} "
+            f"({privacy['kind']}, {privacy['relation']}); this run cannot be repeated"
+        )
     if summary["ended"] != "updates":
         print(f"  {'ended by':<14}{summary['ended']}")
     if summary.get("controls"):

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from asyncmanifold.configuration.own_tasks import OwnTask
+from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 from asyncmanifold.server.named_parts import KINDS
 from asyncmanifold.simulation.schedules import LATENCIES
 
@@ -27,6 +28,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "task": TASKS,
     **{stage: names for stage, (_, names) in KINDS.items()},
     "latency": LATENCIES,
+    "example_privacy": {"dp-sgd": ExamplePrivacy},
 }
 
 

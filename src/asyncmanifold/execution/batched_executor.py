@@ -12,8 +12,8 @@ from asyncmanifold.client.training import NonFiniteLoss
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome, Recipe
-from asyncmanifold.server.outgoing import pack_update
-from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.server.outgoing import pack_failure, pack_update
+from asyncmanifold.server.protocol import Job
 
 BATCH = 16
 """Jobs in one program, unless ``workers`` says how many."""
@@ -86,8 +86,9 @@ class BatchedExecutor(Executor):
             [self._offsets[job.number] for job in jobs],
         )
         for job, update in zip(jobs, updates, strict=True):
+            parts, seed = self._recipe.outgoing, self._recipe.seed
             self._outcomes[job.number] = (
-                Failure(str(update))
+                pack_failure(update, job, parts, seed, self._offsets[job.number])
                 if isinstance(update, NonFiniteLoss)
-                else pack_update(update, job, self._recipe.outgoing, self._recipe.seed)
+                else pack_update(update, job, parts, seed)
             )

@@ -15,7 +15,7 @@ from asyncmanifold.client.training import Trainer, Untrainable
 from asyncmanifold.devices import CPU
 from asyncmanifold.execution.allocator import keep_freed_memory
 from asyncmanifold.geometry.embeddings import Embedding
-from asyncmanifold.server.outgoing import Outgoing, Parcel, pack_update
+from asyncmanifold.server.outgoing import Outgoing, Parcel, pack_failure, pack_update
 from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.vectors import Statistics
@@ -23,7 +23,7 @@ from asyncmanifold.vectors import Statistics
 Outcome = Parcel | Failure
 """The outcome of a job."""
 Array = npt.NDArray[np.generic]
-Reply = Failure | tuple[dict[str, Array | None], float, float]
+Reply = Failure | tuple[dict[str, Array | None], float | None, float]
 """An outcome in the form that is sent to another process: a parcel's arrays, loss and seconds. None stands
 for an array that is in shared memory."""
 
@@ -61,7 +61,9 @@ class TrainingWorker:
         try:
             update = self._trainer.train(job, self._recipe.task.clients[job.client], out=out)
         except Untrainable as problem:
-            return Failure(str(problem))
+            if out is None:
+                out = torch.empty(self._recipe.embedding.points, self.size)
+            return pack_failure(problem, job, self._recipe.outgoing, self._recipe.seed, out)
         return pack_update(update, job, self._recipe.outgoing, self._recipe.seed)
 
 

@@ -223,6 +223,8 @@ def _announce(session: Session, method: str, journal: Journal) -> None:
         log.info("resuming %s after update %s of %s, %s", method, done, wanted, where)
     else:
         log.info("starting %s: %s updates, %s parameters, %s", method, wanted, session.model.size, where)
+    for caution in session.cautions:
+        log.warning("%s", caution)
 
 
 def _in_words(summary: Summary, journal: Journal) -> str:

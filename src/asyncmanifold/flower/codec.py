@@ -25,7 +25,7 @@ from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.nodes import printable_name
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.server.outgoing import Outgoing, Parcel
-from asyncmanifold.server.protocol import Job, Rejected
+from asyncmanifold.server.protocol import Failure, Job, Rejected
 from asyncmanifold.vectors import Statistics
 
 ARRAYS = "asyncmanifold"
@@ -35,6 +35,8 @@ REQUEST = "asyncmanifold.job"
 METRICS = "metrics"
 SENDER = "asyncmanifold.node"
 """The config record of a reply that says what the node runs, and what it is called."""
+REFUSAL = "asyncmanifold.refusal"
+"""The config record of a reply without an update: why the node refuses this job, and any other."""
 CONFIG = "config"
 """The config record of the app's own train config, under Flower's usual name."""
 
@@ -57,6 +59,7 @@ class Report:
 
     parcel: Parcel
     examples: int
+    """1 if the node keeps their number to itself."""
     partition: int | None
     is_portable: bool
     """Whether the node computes portably."""
@@ -114,17 +117,31 @@ def read_model(content: RecordDict) -> tuple[Tensor, Statistics]:
 
 
 def reply_content(parcel: Parcel, examples: int, partition: int | None, sender: Sender) -> RecordDict:
-    """Return the content of a reply that carries an update."""
-    metrics: dict[str, Any] = {
-        "num-examples": examples,
-        "loss": parcel.loss,
-        "train-seconds": parcel.seconds,
-        "portable-arithmetic": int(is_portable()),
-    }
+    """Return the content of a reply that carries an update; a private one says nothing else of its data."""
+    metrics: dict[str, Any] = {"portable-arithmetic": int(is_portable())}
+    if parcel.loss is not None:
+        metrics |= {"num-examples": examples, "loss": parcel.loss, "train-seconds": parcel.seconds}
     if partition is not None:
         metrics["partition-id"] = partition
     who = ConfigRecord({**vars(sender.identity), "name": sender.name})
     return RecordDict({ARRAYS: array_record(parcel.tensors), METRICS: MetricRecord(metrics), SENDER: who})
+
+
+def refusal_content(reason: str, sender: Sender) -> RecordDict:
+    """Return the content of a reply that refuses a job for good."""
+    who = ConfigRecord({**vars(sender.identity), "name": sender.name})
+    return RecordDict({REFUSAL: ConfigRecord({"reason": reason}), SENDER: who})
+
+
+def read_refusal(content: RecordDict) -> Failure | None:
+    """Return why a node refuses its jobs for good, or None if it does not."""
+    try:
+        if REFUSAL not in content.config_records:
+            return None
+        reason = str(content.config_records[REFUSAL].get("reason", ""))
+    except Exception as problem:  # untrusted bytes may raise anything
+        raise Rejected(f"malformed reply: {one_line(problem)}") from problem
+    return Failure("".join(c for c in reason if c.isprintable())[:300] or "no reason given", is_final=True)
 
 
 def read_sender(content: RecordDict) -> Sender:
@@ -137,10 +154,13 @@ def read_sender(content: RecordDict) -> Sender:
         raise Rejected(f"malformed reply: {one_line(problem)}") from problem
 
 
-def read_reply(content: RecordDict, names: Collection[str] | None = None) -> Report:
+def read_reply(
+    content: RecordDict, names: Collection[str] | None = None, *, is_private: bool = False
+) -> Report:
     """Return what a reply carries, or raise ``Rejected``: nothing in it is trusted.
 
-    ``names`` are the arrays that it must have, no more and no less; without them any.
+    ``names`` are the arrays that it must have, no more and no less; without them any. A private reply says
+    neither its loss nor its number of examples.
     """
     try:
         if extra := sorted(set(map(str, content)) - {ARRAYS, METRICS, SENDER}):
@@ -153,13 +173,16 @@ def read_reply(content: RecordDict, names: Collection[str] | None = None) -> Rep
         raise
     except Exception as problem:  # untrusted bytes may raise anything
         raise Rejected(f"malformed reply: {one_line(problem)}") from problem
+    partition = metrics.get("partition-id")
+    place = partition if isinstance(partition, int) else None
+    portable = metrics.get("portable-arithmetic") == 1
+    if is_private:
+        return Report(Parcel(tensors, loss=None), 1, place, portable)
     examples = _number(metrics, "num-examples")
     if examples < 1 or examples != int(examples):
         raise Rejected(f"num-examples is {examples:g}, must be a whole number above 0")
     parcel = Parcel(tensors, _number(metrics, "loss"), _number(metrics, "train-seconds"))
-    partition = metrics.get("partition-id")
-    portable = metrics.get("portable-arithmetic") == 1
-    return Report(parcel, int(examples), partition if isinstance(partition, int) else None, portable)
+    return Report(parcel, int(examples), place, portable)
 
 
 def _number(metrics: MetricRecord, name: str) -> float:

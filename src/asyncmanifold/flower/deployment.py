@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from asyncmanifold.errors import RunError
-from asyncmanifold.flower.codec import read_reply, read_sender
+from asyncmanifold.flower.codec import read_refusal, read_reply, read_sender
+from asyncmanifold.flower.deliveries import ERRORS, open_delivery
 from asyncmanifold.flower.deployment_control import DeploymentControl
 from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.job_deadlines import JobDeadlines
 from asyncmanifold.flower.job_messages import JobMessages
-from asyncmanifold.flower.loss_watch import LossWatch
+from asyncmanifold.flower.loss_watch import LossWatch, in_words
 from asyncmanifold.flower.mailbox import Delivery, open_mailbox
 from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.nodes import Node, Nodes, printable_name
@@ -31,18 +32,13 @@ from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
 from asyncmanifold.session.control import EXCLUDED, STOPPED
 from asyncmanifold.session.journal import Journal
+from asyncmanifold.session.privacy_account import SPENT
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
 
 PUBLISH_SECONDS = 0.1
 """How long the replies of one pull are absorbed before those absorbed so far are made durable, and their
 nodes get their next jobs: a sync takes as long as many small updates."""
-ERRORS = {
-    2: "the client app raised an exception",
-    3: "no reply within the deadline",
-    5: "the node is gone",
-    8: "the client app crashed",
-}
 log = logging.getLogger("flwr")
 
 
@@ -117,7 +113,7 @@ class Deployment:
             if not deliveries:
                 self._wait()
         self._session.evaluate_last(self._now)
-        if self._session.ended == STOPPED:
+        if self._session.ended == STOPPED or self._session.privacy.is_local:
             return {}
         if not self._policy.evaluate_clients:
             return {}
@@ -188,9 +184,14 @@ class Deployment:
             node = self._nodes.next(self._now, session.choose, ahead=ahead)
             if node is None:
                 break
+            if session.is_spent(node.client):
+                self._nodes.take_back(node)
+                self._retire(node, SPENT)
+                continue
             deadline = self._policy.deadline or node.times.deadline
             is_free = node.in_flight == 1  # this job
             going.append(SentJob(session.job(node.client), node, self._now, deadline, is_free))
+        self._end_if_budgets_are_spent(len(going))
         if not going:
             return
         messages = [self._messages.make(sent.job, sent.node.id, sent.deadline) for sent in going]
@@ -206,6 +207,17 @@ class Deployment:
             else:
                 self._nodes.take_back(sent.node)
                 self._refuse(sent, Failure("the SuperLink did not take the message"))
+
+    def _retire(self, node: Node, reason: str) -> None:
+        """Send a node no more jobs: its privacy budget is spent, as the server counts or as the node says."""
+        self._nodes.retire(node)
+        self._session.retire(node.client, reason, self._now)
+        log.warning("%s gets no more jobs: %s", node.label, reason)
+
+    def _end_if_budgets_are_spent(self, going: int) -> None:
+        """End the run if too few nodes are left that may still take part."""
+        if self._session.privacy.is_over(self._nodes.active, len(self._sent) + going):
+            self._session.end(SPENT)
 
     def _pull(self) -> list[tuple[SentJob, Delivery]]:
         """Return what has arrived, in the order in which the jobs were sent."""
@@ -226,19 +238,24 @@ class Deployment:
             self._session.refuse(sent.job, "rejected", EXCLUDED, **self._facts(sent))
             return
         try:
-            reply = self._read(delivery)
+            reply = open_delivery(delivery)
             if isinstance(reply, Failure):
                 self._refuse(sent, reply)
                 return
             self._meet(node, reply)
-            report = read_reply(reply.content, self._names)
+            if (refusal := read_refusal(reply.content)) is not None:
+                self._refuse(sent, refusal)
+                return
+            is_private = session.privacy.is_local
+            report = read_reply(reply.content, self._names, is_private=is_private)
             if session.run.arithmetic == "portable" and not report.is_portable:
                 raise Rejected("the node does not compute portably: start it as docs/portability.md says")
             weight = self._share(node, report.examples)
         except Rejected as problem:
             self._refuse(sent, problem)
             return
-        facts = {**self._facts(sent), "examples": report.examples, "partition": report.partition}
+        claimed = None if is_private else report.examples
+        facts = {**self._facts(sent), "examples": claimed, "partition": report.partition}
         record = session.accept(sent.job, report.parcel, weight, **facts)
         if record["kind"] != "update":
             self._note_refusal(sent, record)
@@ -246,10 +263,7 @@ class Deployment:
         self._nodes.record_success(node, report.examples, report.partition)
         round_trip = self._now - sent.dispatched
         self._nodes.measure(node, round_trip, record["train_seconds"], was_free=sent.was_free)
-        log.info(
-            "update %s/%s: %s, staleness %s, loss %.4f",
-            *(record["update"], session.run.updates, node.label, record["staleness"], record["loss"]),
-        )
+        log.info("update %s/%s: %s, %s", record["update"], session.run.updates, node.label, in_words(record))
         if warning := self._losses.notice(record["loss"], len(self._nodes.present)):
             log.warning("%s", warning)
         if session.is_evaluation_due or self._now - self._published > PUBLISH_SECONDS:
@@ -277,15 +291,6 @@ class Deployment:
             self._journal.checkpoint(self._pack())
         self._published = self._now
 
-    def _read(self, delivery: Delivery) -> Message | Failure:
-        """Return the reply of a delivery, or why there is none; raise ``Rejected``."""
-        outcome = delivery.outcome
-        if isinstance(outcome, Rejected):
-            raise outcome
-        if isinstance(outcome, Message) and outcome.has_error():
-            return Failure(_describe_error(outcome.error))
-        return outcome
-
     def _meet(self, node: Node, reply: Message) -> None:
         """Compare what a node runs with what the server runs; record it when it is new."""
         sender = read_sender(reply.content)
@@ -298,6 +303,10 @@ class Deployment:
 
     def _refuse(self, sent: SentJob, outcome: Failure | Rejected) -> None:
         """Record a job without an update."""
+        if isinstance(outcome, Failure) and outcome.is_final:
+            self._session.refuse(sent.job, "failed", outcome.reason, is_final=True, **self._facts(sent))
+            self._retire(sent.node, outcome.reason)
+            return
         if isinstance(outcome, Failure):
             kind, reason = "failed", outcome.reason
         else:
@@ -342,10 +351,3 @@ class Deployment:
                 self._nodes.restore([node])
             node.examples = record.get("examples", node.examples)
             node.partition = record.get("partition", node.partition)
-
-
-def _describe_error(error: Error) -> str:
-    """Return one of Flower's errors as one line; its reason may be a whole traceback."""
-    lines = [line.strip() for line in (error.reason or "").splitlines() if line.strip()]
-    known = ERRORS.get(error.code, f"error {error.code}")
-    return f"{known}: {lines[-1][:200]}" if lines else known

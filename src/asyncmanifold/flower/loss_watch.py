@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+from asyncmanifold.session.trace import Record
+
 LEAST_LOSSES = 8
 GROWN = 2.0
 ADVICE = "stop the run and lower global_lr (or local_lr), for example to half"
@@ -24,8 +26,13 @@ class LossWatch:
         self._lowest = float("inf")
         self._warned_at = 0.0
 
-    def notice(self, loss: float, nodes: int) -> str | None:
-        """Take an update's loss; return a warning when it has doubled, and again when it doubles again."""
+    def notice(self, loss: float | None, nodes: int) -> str | None:
+        """Take an update's loss; return a warning when it has doubled, and again when it doubles again.
+
+        A loss that the node keeps to itself says nothing.
+        """
+        if loss is None:
+            return None
         window = max(LEAST_LOSSES, 2 * min(nodes, 50))
         self._losses.append(loss)
         while len(self._losses) > window:
@@ -38,3 +45,10 @@ class LossWatch:
             return None
         self._warned_at = now
         return f"the loss grows: {now:.4g} in the last {window} updates, it was {self._lowest:.4g}: {ADVICE}"
+
+
+def in_words(record: Record) -> str:
+    """Return an accepted update's staleness, and its loss or, of a private one, its client's ε."""
+    loss = record["loss"]
+    said = f"ε {record['epsilon']:.3g}" if loss is None else f"loss {loss:.4f}"
+    return f"staleness {record['staleness']}, {said}"

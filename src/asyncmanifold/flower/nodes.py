@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.policy import Policy
@@ -167,6 +168,8 @@ class Nodes:
 
     def record_failure(self, node: Node, now: float) -> float:
         """Count a failure or a rejection; return for how many seconds the node now rests."""
+        if node.rests_until == inf:
+            return 0.0
         node.failures += 1
         if node.failures < self._patience:
             return 0.0
@@ -176,6 +179,16 @@ class Nodes:
         node.rests_until = now + seconds
         heapq.heappush(self._resting, (node.rests_until, node.client))
         return seconds
+
+    def retire(self, node: Node) -> None:
+        """Give a node no more jobs while it is present."""
+        self._stop_waiting(node)
+        node.rests_until = inf
+
+    @property
+    def active(self) -> int:
+        """How many nodes are present and not retired."""
+        return sum(node.rests_until != inf for node in self.present.values())
 
     def _meet(self, node_id: int) -> Node:
         if node_id not in self.known:

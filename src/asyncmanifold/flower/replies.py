@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +11,24 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import nn
 
 from asyncmanifold.arithmetic import is_portable
-from asyncmanifold.client.training import Loss, Trainer
+from asyncmanifold.client.training import Loss, Trainer, Untrainable
 from asyncmanifold.devices import find_device, repeatable
 from asyncmanifold.errors import InputError
-from asyncmanifold.flower.codec import METRICS, Sender, read_job, read_model, reply_content
+from asyncmanifold.flower.codec import (
+    METRICS,
+    Sender,
+    TrainingRequest,
+    read_job,
+    read_model,
+    refusal_content,
+    reply_content,
+)
 from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.nodes import printable_name
-from asyncmanifold.server.outgoing import pack_update
+from asyncmanifold.privacy.node_budget import BudgetRefusal, NodeBudget
+from asyncmanifold.server.outgoing import Parcel, pack_failure, pack_update
+from asyncmanifold.server.protocol import Failure
+from asyncmanifold.tasks.data import Data
 from asyncmanifold.tasks.own_data import as_data
 from asyncmanifold.tasks.task import Task
 from asyncmanifold.threads import torch_threads
@@ -36,7 +48,8 @@ def train_reply(
 ) -> Message:
     """Train ``model`` on ``data`` as a server's message says, and return the reply.
 
-    A server with another version of asyncmanifold, another model or another task is refused.
+    A server with another version of asyncmanifold, another model or another task is refused. So is a job that
+    exceeds the node's own privacy budget (``privacy-epsilon`` and others in its config: docs/privacy.md).
 
     Arguments:
         message: the server's message.
@@ -63,13 +76,35 @@ def train_reply(
     identity = Identity.of(model, request.embedding, task)
     if difference := identity.difference(request.server, "this node", "the server"):
         raise InputError(difference)
-    place = device_of(context, device, model)
-    with torch_threads(threads_of(context, threads)), repeatable(place):
-        trainer = Trainer(model, loss, request.embedding, request.training, request.seed, place)
-        update = trainer.train(request.job, examples)
-    parcel = pack_update(update, request.job, request.outgoing, request.seed)
     sender = Sender(identity, printable_name(context.node_config.get("name")))
+    budget = NodeBudget.find(context.node_config, os.environ)
+    try:
+        if budget is not None:
+            budget.check_job(request.outgoing)
+        place = device_of(context, device, model)
+        parcel = _train(request, model, loss, examples, threads_of(context, threads), place)
+        if budget is not None:
+            budget.spend(request.outgoing)
+    except BudgetRefusal as refusal:
+        return Message(refusal_content(str(refusal), sender), reply_to=message)
     return Message(reply_content(parcel, len(examples), partition_of(context), sender), reply_to=message)
+
+
+def _train(
+    request: TrainingRequest, model: nn.Module, loss: Loss, examples: Data, threads: int, place: torch.device
+) -> Parcel:
+    """Return the parcel of a job; a job that cannot be trained raises, unless that is private too."""
+    with torch_threads(threads), repeatable(place):
+        trainer = Trainer(model, loss, request.embedding, request.training, request.seed, place)
+        try:
+            update = trainer.train(request.job, examples)
+        except Untrainable as problem:
+            empty = torch.empty(request.embedding.points, trainer.size)
+            outcome = pack_failure(problem, request.job, request.outgoing, request.seed, empty)
+            if isinstance(outcome, Failure):
+                raise
+            return outcome
+    return pack_update(update, request.job, request.outgoing, request.seed)
 
 
 def evaluate_reply(
@@ -99,6 +134,8 @@ def evaluate_reply(
     ...     data = load_my_part(context.node_config["partition-id"])  # the node's own
     ...     return evaluate_reply(message, context, nn.Linear(4, 3), nn.functional.cross_entropy, data)
     """
+    if NodeBudget.find(context.node_config, os.environ) is not None:
+        raise InputError("this node has a privacy budget, which scores on its data are not part of")
     task = Task(model, loss, clients=[data], test=data, metrics=metrics)
     place = device_of(context, device, model)
     flat = FlatModel(model, place)

@@ -22,7 +22,7 @@ def flower_result(model: FlatModel, records: Iterable[Record], scores: Mapping[i
         if record["kind"] == "update":
             last = record["update"]
             result.train_metrics_clientapp[last] = MetricRecord(
-                {name.replace("_", "-"): record[name] for name in TRAIN_METRICS}
+                {name.replace("_", "-"): record[name] for name in TRAIN_METRICS if record[name] is not None}
             )
         elif record["kind"] == "evaluation":
             known = {name: value for name, value in record.items() if name not in PLACES}

@@ -17,6 +17,7 @@ from asyncmanifold.devices import find_device
 from asyncmanifold.errors import InputError
 from asyncmanifold.execution.placement import Placement
 from asyncmanifold.server.outgoing import Parcel, unpack_update
+from asyncmanifold.server.protections import require_repeatable
 from asyncmanifold.server.protocol import Job, ServerState, Update
 from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.run import Run
@@ -92,6 +93,7 @@ def repeat_run(
     ``observer`` is called with every record except evaluations, most of which are skipped: they change
     nothing.
     """
+    require_repeatable(config.method, config.training, "repeated")
     given = config.run
     run = Run(  # with none of its other ends
         updates=update, evaluate_every=update, seed=given.seed, device=given.device, threads=given.threads

@@ -9,6 +9,7 @@ from asyncmanifold.report.comparison_figures import projected_share
 from asyncmanifold.report.figure import Figure, as_table, escape
 from asyncmanifold.report.finished_runs import FoundRuns, RunData
 from asyncmanifold.report.page import figure_block, html_page, legend_block
+from asyncmanifold.report.privacy_section import privacy_section
 from asyncmanifold.report.result_table import Table, html_scores, html_table
 from asyncmanifold.report.run_figures import run_figures
 from asyncmanifold.report.what_was_run import run_section
@@ -40,7 +41,7 @@ goes back.</p>
 <h2>Single runs</h2>
 {_note_on_limit(found)}<div class="figures">
 {"".join(figure_block(figure) for figure in singles)}</div></section>
-{run_section(found)}"""
+{privacy_section(found.runs)}{run_section(found)}"""
     title = " · ".join(dict.fromkeys([*scenarios, "asyncmanifold"]))
     more = {"runs": [_run_content(run) for run in runs], "shownRun": shown}
     return html_page(title, _overview(found), main, [*figures, *_without_data(singles)], more)

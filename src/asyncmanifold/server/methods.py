@@ -10,6 +10,7 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
+from asyncmanifold.privacy.protection import Protection
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
 from asyncmanifold.server.codecs import Codec
@@ -25,6 +26,7 @@ from asyncmanifold.server.named_parts import resolve_parts
 from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
+from asyncmanifold.server.protections import find_protection
 from asyncmanifold.server.rates import FixedRate, RateSchedule
 from asyncmanifold.server.selection import Selection, Uniform
 from asyncmanifold.server.stages import Part
@@ -81,7 +83,7 @@ class Method:
     def __post_init__(self) -> None:
         resolve_parts(self)
         check(self, global_lr="above 0 and finite", weighting="'examples' or 'none'")
-        _ = self.all_gates  # this checks their limits
+        _ = self.all_gates, self.protection  # this checks their limits, and what a private method may be
         if len(codecs := [type(part).__name__ for part in self.outgoing if isinstance(part, Codec)]) > 1:
             raise InputError(f"Method(outgoing=…) has several codecs ({', '.join(codecs)}), must have one")
 
@@ -107,6 +109,11 @@ class Method:
         """Every part that may have a memory, by its stage's name."""
         parts = {name: getattr(self, name) for name in STAGES}
         return {**self.all_gates, **{name: part for name, part in parts.items() if part is not None}}
+
+    @cached_property
+    def protection(self) -> Protection | None:
+        """The part that protects clients' privacy, if there is one; runs with it cannot be repeated."""
+        return find_protection(self)
 
     @property
     def target_ratio(self) -> float:

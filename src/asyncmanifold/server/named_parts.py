@@ -12,13 +12,17 @@ from asyncmanifold.server.buffer import BUFFERS, StepBuffer
 from asyncmanifold.server.codecs import OUTGOING
 from asyncmanifold.server.corrections import CORRECTIONS, Correction
 from asyncmanifold.server.gates import Gate
+from asyncmanifold.server.local_privacy import LocalPrivacy
 from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.peers import GATES
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs, Penalty, Staleness
+from asyncmanifold.server.private_buffer import PrivateBuffer
 from asyncmanifold.server.rates import RATE_SCHEDULES, RateSchedule
 from asyncmanifold.server.selection import SELECTIONS, Selection
 
+OUTGOING["local-privacy"] = LocalPrivacy
+BUFFERS["private-buffer"] = PrivateBuffer
 KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "embedding": (Embedding, EMBEDDINGS),
     "outgoing": (Outgoing, OUTGOING),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from asyncmanifold.seeding import Purpose, derive
-from asyncmanifold.server.protocol import Job, Rejected, Update
+from asyncmanifold.server.protocol import Failure, Job, Rejected, Update
 from asyncmanifold.vectors import Statistics
 
 LARGEST_REPORT = 1e12
@@ -29,7 +30,7 @@ class Parcel:
 
     Arguments:
         tensors: at first ``offsets``, and the model's ``statistics.floats`` and ``statistics.integers``.
-        loss: mean training loss over the job.
+        loss: mean training loss over the job; None if the client keeps it to itself.
         seconds: wall time of the training.
 
     >>> import torch
@@ -39,7 +40,7 @@ class Parcel:
     """
 
     tensors: Mapping[str, Tensor]
-    loss: float = 0.0
+    loss: float | None = 0.0
     seconds: float = 0.0
 
     @property
@@ -72,6 +73,9 @@ class Outgoing:
     (400, 200)
     """
 
+    keeps_failures_secret: ClassVar[bool] = False
+    """Whether a job that could not be trained sends zeros through this part, instead of a failure."""
+
     def send(self, parcel: Parcel, random: np.random.Generator) -> Parcel:
         """Return what is sent; ``random`` belongs to this part and job. Tensors may be changed in place."""
         return parcel
@@ -93,6 +97,8 @@ def check_report(parcel: Parcel) -> None:
     """Reject what a client says about its training if no training can have it."""
     for name in ("loss", "seconds"):
         value = getattr(parcel, name)
+        if value is None and name == "loss":
+            continue  # withheld
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST_REPORT:
             raise Rejected(f"{name} is {value!r}, must be a number below {LARGEST_REPORT:g}")
     if parcel.seconds < 0.0:
@@ -123,6 +129,19 @@ def pack_update(update: Update, job: Job, parts: Sequence[Outgoing], seed: int) 
     for place, part in enumerate(parts):
         parcel = part.send(parcel, derive(seed, Purpose.OUTGOING, job.client, job.number, place))
     return parcel
+
+
+def pack_failure(
+    problem: Exception, job: Job, parts: Sequence[Outgoing], seed: int, offsets: Tensor
+) -> Parcel | Failure:
+    """Return the outcome of a job that could not be trained; ``offsets`` is memory of their size.
+
+    Whether training fails depends on the client's data: a part that keeps this secret sends an update of
+    zeros like any other.
+    """
+    if not any(part.keeps_failures_secret for part in parts):
+        return Failure(str(problem))
+    return pack_update(Update(job.client, job.version, offsets.zero_()), job, parts, seed)
 
 
 def unpack_update(parcel: Parcel, job: Job, parts: Sequence[Outgoing]) -> Update:

@@ -68,7 +68,7 @@ class Update:
         version: the version t that the client started from.
         offsets: shape (n, P): free control points minus Θ^t (the paper's v_i^t).
         statistics: the client's model statistics, such as BatchNorm's.
-        loss: mean training loss over the job.
+        loss: mean training loss over the job; None if the client keeps it to itself.
         seconds: wall time of the training.
 
     >>> import torch
@@ -81,7 +81,7 @@ class Update:
     version: int
     offsets: Tensor
     statistics: Statistics = field(default_factory=Statistics.none)
-    loss: float = 0.0
+    loss: float | None = 0.0
     seconds: float = 0.0
 
 
@@ -90,6 +90,8 @@ class Failure:
     """The outcome of a job without an update, with the reason."""
 
     reason: str
+    is_final: bool = False
+    """Whether the client refused the job and will refuse any other: its own privacy budget is spent."""
 
 
 @dataclass(frozen=True)

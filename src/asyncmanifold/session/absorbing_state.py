@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.devices import find_device, move
+from asyncmanifold.errors import InputError
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
+from asyncmanifold.server.private_buffer import PrivateBuffer
+from asyncmanifold.server.protections import check_unmixed
 from asyncmanifold.server.protocol import Job, ServerState, Update
 from asyncmanifold.server.step import Step, absorb, flush
+from asyncmanifold.session.privacy_account import PrivacyAccount
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel
@@ -24,12 +28,20 @@ from asyncmanifold.vectors import FlatModel
 class AbsorbingState:
     """The state of a run, and the bookkeeping that belongs to every accepted update."""
 
-    def __init__(self, method: Method, run: Run, model: FlatModel) -> None:
+    def __init__(self, method: Method, run: Run, model: FlatModel, privacy: PrivacyAccount) -> None:
         """Start from the weights of ``model``."""
+        if method.embedding.follows_shape and not model.space.is_flat:
+            raise InputError(
+                f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
+                "the model has parameters on manifolds; curves measured by their parameter run there"
+            )
+        self.privacy = privacy
         self.method, self.run, self.model = method, run, model
         self._device = find_device(run.server_device)
         theta = model.vector.to(self._device, copy=True)
         self.state = ServerState(theta, self.place(model.read_statistics()))
+        if isinstance(method.buffer, PrivateBuffer):  # its secret must be in the first checkpoint already
+            self.state = replace(self.state, memory={"buffer": method.buffer.init(theta)})
         self._variances = self.place(model.variances)
         self.epochs: dict[int, int] = {}
         """Point epochs by client, for clients whose number has adapted."""
@@ -51,6 +63,11 @@ class AbsorbingState:
         """Leave out wall time in which the run was paused."""
         self._started += seconds
 
+    @property
+    def cautions(self) -> list[str]:
+        """What a user must know before the run starts."""
+        return self.privacy.cautions(has_statistics=bool(self.state.statistics.floats.numel()))
+
     def absorb_again(self, job: Job, parcel: Parcel, entry: Mapping[str, Any]) -> None:
         """Absorb a logged update; the versions of its job and its record say when a round ended."""
         for stage, memory in entry["outside"].items():
@@ -58,6 +75,8 @@ class AbsorbingState:
         if job.version > self.state.version:
             self.state = flush(self.method, self.state, self.model.space)
         state, _, step = self._absorb(job, parcel, entry["weight"])
+        self._count_released_sum(state, job)
+        self.privacy.recall(entry["record"])
         if entry["record"]["version"] > state.version:
             state = flush(self.method, state, self.model.space)
         self._advance(state, job, step)
@@ -67,6 +86,8 @@ class AbsorbingState:
     def _absorb(self, job: Job, parcel: Parcel, weight: float) -> tuple[ServerState, Update, Step]:
         """Return the state after a job's result, which is not the session's yet."""
         update = self._place_update(unpack_update(parcel, job, self.method.outgoing))
+        if self.method.protection is not None:  # which leaves the model's statistics as they are
+            update = replace(update, statistics=self.state.statistics)
         if self.method.outgoing and not self.model.space.is_flat:
             update = self._tangent_update(update, job.theta)
         state, step = absorb(
@@ -80,6 +101,15 @@ class AbsorbingState:
             variances=self._variances,
         )
         return state, update, step
+
+    def _count_released_sum(self, state: ServerState, job: Job) -> None:
+        """Count a release of every client in a private buffer that this job's update filled."""
+        buffer = self.method.buffer
+        if isinstance(buffer, PrivateBuffer):
+            check_unmixed(self.method, state.memory)
+            if state.version > self.state.version:
+                held = buffer.contributors(self.state.memory.get("buffer", {}))
+                self.privacy.count({*held, job.client})
 
     def _advance(self, state: ServerState, job: Job, step: Step) -> ServerState:
         """Make a state the session's; return the one before it."""

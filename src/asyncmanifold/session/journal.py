@@ -281,6 +281,7 @@ class Journal:
         )
         if summary["advice"] is not None:
             self.tell({"kind": "warning", "reason": summary["advice"]})
+        summary |= session.privacy.summary()
         summary |= {"ended": session.ended or "updates", "parameters": model.size}
         summary["arithmetic"] = self._arithmetic
         if self.directory is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from asyncmanifold.client.settings import LocalTraining
-from asyncmanifold.errors import InputError, RunError
+from asyncmanifold.errors import RunError
 from asyncmanifold.metrics import reaches
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.memories import Memories
@@ -28,6 +28,7 @@ from asyncmanifold.session.best_model import BestModel, BestSoFar, replace_non_f
 from asyncmanifold.session.control import STOPPED, ControlState
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.packing import rebuild
+from asyncmanifold.session.privacy_account import SPENT, open_account
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import PLACES, Record, TraceWriter
 from asyncmanifold.vectors import FlatModel
@@ -58,12 +59,7 @@ class Session(AbsorbingState):
         The first of ``metrics`` is the score that counts; without any, the first that ``judge`` returns. Less
         is better for those in ``lower_is_better``. ``glance`` judges by fewer examples.
         """
-        if method.embedding.follows_shape and not model.space.is_flat:
-            raise InputError(
-                f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
-                "the model has parameters on manifolds; curves measured by their parameter run there"
-            )
-        super().__init__(method, run, model)
+        super().__init__(method, run, model, open_account(method, training, model))
         self.training = training
         self.scores = BestSoFar(metrics, lower_is_better)
         self.kept = KeptModels(None, run.keep_models)
@@ -153,7 +149,20 @@ class Session(AbsorbingState):
         )
         self.dispatched += 1
         self.adopt(job)
+        if self.privacy.is_local:
+            self.privacy.count([client], self.privacy.job_releases(job.epochs))
         return job
+
+    def is_spent(self, client: int) -> bool:
+        """Return whether a client's privacy budget does not allow its next job."""
+        epochs = self.epochs.get(client, self.training.point_epochs) + self.curve_epochs
+        return self.privacy.is_spent(client, epochs)
+
+    def retire(self, client: int, reason: str, time: float) -> None:
+        """Send a client no more jobs, and record it."""
+        if client not in self.privacy.retired:
+            self.privacy.retired.append(client)
+            self.write("retired", time=time, client=client, reason=reason, **self.privacy.facts(client))
 
     def adopt(self, job: Job) -> None:
         """Count a job as out: a new one, or one that was out at the last checkpoint."""
@@ -170,6 +179,8 @@ class Session(AbsorbingState):
             if job.version < self.oldest:
                 raise Rejected(f"its base version {job.version} was taken back")
             check_report(parcel)
+            if not self.privacy.is_local and self.is_spent(job.client):
+                raise Rejected(SPENT)
             state, update, step = self._absorb(job, parcel, weight)
         except Rejected as problem:
             if problem.stage and problem.memory is not None:
@@ -177,6 +188,7 @@ class Session(AbsorbingState):
             return self.refuse(job, "rejected", str(problem), **arrival)
         if self.method.synchronous and self._jobs_out == 1:
             state = flush(self.method, state, self.model.space)
+        self._count_released_sum(state, job)
         record = {
             "kind": "update",
             "update": state.updates,
@@ -190,6 +202,7 @@ class Session(AbsorbingState):
             "upload_bytes": parcel.size,
             "download_bytes": job.size,
             "version": state.version,
+            **self.privacy.facts(job.client),
             "wall_seconds": self.seconds,
         }
         if self.log is not None:
@@ -211,6 +224,7 @@ class Session(AbsorbingState):
             self._take_kept(record["to"])
         elif record["kind"] == "control":
             self.obey(record)
+        self.privacy.recall(record)
         self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
 
     def obey(self, record: Record) -> None:
@@ -224,12 +238,19 @@ class Session(AbsorbingState):
         if self.control.updates is not None:
             self.run = replace(self.run, updates=self.control.updates)
 
-    def refuse(self, job: Job, kind: str, reason: str, **arrival: Any) -> Record:
-        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``."""
+    def refuse(self, job: Job, kind: str, reason: str, *, is_final: bool = False, **arrival: Any) -> Record:
+        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``.
+
+        ``is_final`` if the client itself refused it, and any other, and has released nothing.
+        """
         self.drop(job)
         known = {"client": job.client, "job": job.number, "base_version": job.version}
-        record = {"kind": kind, **arrival, **known, "reason": reason}
+        if is_final and self.privacy.is_local:
+            self.privacy.count([job.client], -self.privacy.job_releases(job.epochs))
+        record = {"kind": kind, **arrival, **known, "reason": reason, **self.privacy.facts(job.client)}
         self._trace.write(record)
+        if is_final:
+            return record
         self.refused += 1
         if self.refused >= max(LEAST_REFUSALS, 4 * self._jobs_out):
             raise RunError(f"no update was accepted in {self.refused} arrivals, the last: {reason}")
@@ -262,7 +283,6 @@ class Session(AbsorbingState):
             **replace_non_finite(scores),
             wall_seconds=self.seconds,
         )
-
         if not self.run.keep_models:
             return
         if problem := self.scores.explain_collapse(scores, self.state):
@@ -330,6 +350,7 @@ class Session(AbsorbingState):
             "oldest": self.oldest,
             "seconds": self.seconds,
             "control": self.control.pack(),
+            **self.privacy.pack(),
         }
 
     def unpack(self, packed: Mapping[str, Any]) -> None:
@@ -343,6 +364,7 @@ class Session(AbsorbingState):
         self.epochs = packed["epochs"]
         self.dispatched = packed["dispatched"]
         self.refused = packed["refused"]
+        self.privacy.unpack(packed)
         self.oldest = packed["oldest"]
         self.ended, self._evaluated = packed["ended"], packed["evaluated"]
         self._started = perf_counter() - packed["seconds"]

@@ -20,6 +20,7 @@ from asyncmanifold.session.control import EXCLUDED
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.packing import rebuild
+from asyncmanifold.session.privacy_account import SPENT
 from asyncmanifold.session.session import Session
 from asyncmanifold.simulation.schedules import Schedule
 
@@ -47,6 +48,9 @@ class Simulation:
     def __init__(self, session: Session, schedule: Schedule, sizes: list[int]) -> None:
         """Start with all clients idle; ``sizes`` are their numbers of examples."""
         self.session = session
+        protection = session.method.protection
+        if protection is not None and protection.least_clients > len(sizes):
+            raise InputError(f"{protection} needs as many different clients, there are {len(sizes)} clients")
         self._schedule, self._sizes, self._examples = schedule, sizes, sum(sizes)
         self._mean_length = float(session.training.point_epochs + session.curve_epochs)
         present, changes = schedule.membership(len(sizes), session.run.seed)
@@ -208,7 +212,7 @@ class Simulation:
         del self.flights[job.client]
         self._make_idle(job.client)
         self.time = flight.arrival
-        where = {"time": self.time, "dispatched": flight.dispatched}
+        where: dict[str, Any] = {"time": self.time, "dispatched": flight.dispatched}
         if flight.is_lost:
             self.session.drop(job)
             known = {"client": job.client, "job": job.number, "base_version": job.version}
@@ -229,9 +233,16 @@ class Simulation:
         if self.session.method.synchronous and self.flights:
             return  # the round is not over
         limit = self._schedule.concurrency or len(self._sizes)
+        session = self.session
         while self.idle and len(self.flights) < limit:
-            client = self.idle.take(self.session.choose(self.idle))
-            self._send(self.session.job(client), executor)
+            client = self.idle.take(session.choose(self.idle))
+            if session.is_spent(client):
+                session.retire(client, SPENT, self.time)
+            else:
+                self._send(session.job(client), executor)
+        out = len(self.flights)
+        if session.privacy.is_over(out + len(self.idle), out) and not self.changes:
+            session.end(SPENT)
 
     def _send(self, job: Job, executor: Executor) -> None:
         relative = self._sizes[job.client] * len(self._sizes) / self._examples

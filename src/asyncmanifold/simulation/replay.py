@@ -27,6 +27,8 @@ def recorded_updates(trace: Iterable[Record]) -> list[Record]:
     if not updates:
         raise InputError("no accepted updates to replay")
     for number, record in enumerate(updates, start=1):
+        if "epsilon" in record:
+            raise InputError(f"update {number} has noise for privacy, which nobody can repeat")
         for name, kind in NEEDED.items():
             if name not in record:
                 raise InputError(f"update {number} has no {name!r}")

@@ -26,6 +26,7 @@ from asyncmanifold.execution.training_worker import Recipe
 from asyncmanifold.progress import RunWatcher, display, is_watched
 from asyncmanifold.results import Result, load_model
 from asyncmanifold.server.methods import Method, named_method
+from asyncmanifold.server.protections import require_repeatable
 from asyncmanifold.session.best_model import replace_non_finite
 from asyncmanifold.session.journal import Journal, Records, load_weights
 from asyncmanifold.session.observers import as_observers
@@ -90,6 +91,7 @@ def simulate(
     task.check_target(run.target)
     updates = None
     if replay is not None:
+        require_repeatable(chosen, training, "replayed")
         updates = recorded_updates(replay)
         task, run = (
             arrange_clients(task, updates),
@@ -115,6 +117,8 @@ def simulate(
         _warn(journal, placement, is_doubtful=run.arithmetic == "portable" and not model.space.is_flat)
         session = open_session(task, chosen, training, run, model, journal)
         journal.attach(session)
+        for caution in session.cautions:
+            journal.tell({"kind": "warning", "reason": caution})
         engine: Simulation | Replay
         if updates is None:
             session.kept = journal.kept_models(run.keep_models)

@@ -1,0 +1,1 @@
+"""Differential privacy: noise, accounting, and a node's own budget and ledger."""
