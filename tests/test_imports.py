@@ -205,6 +205,7 @@ def test_the_public_names():
         "Polynomial",
         *("Position", "RateSchedule", "RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError"),
         *("Schedule", "Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares"),
+        "Situation",
         *("Staleness", "StalenessBound", "StepBuffer", "StopRun", "Tangent", "Task", "Tunnel", "Uniform"),
         *("Update", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
         "use_portable_arithmetic",

@@ -132,6 +132,16 @@ class RoundRobin(Selection):
         return order[0], {"last": waiting[order[0]]}
 
 
+@dataclass(frozen=True)
+class Timed(Staleness):
+    """Shortens the steps of clients that took long, and the more the more clients there are."""
+
+    def weigh(self, arrival, memory):
+        assert arrival.situation.time > arrival.situation.dispatched >= 0.0
+        assert arrival.clients > arrival.client
+        return 1.0 / (1.0 + arrival.situation.duration + 0.1 * arrival.clients), memory
+
+
 SGD, CURVE = METHODS["asyncsgd"], METHODS["asyncbezier"]
 OWN = {
     "momentum": replace(CURVE, server_optimizer=Momentum(0.7)),
@@ -144,6 +154,7 @@ OWN = {
     "gate": replace(SGD, gates=(NormBound(0.3, clips=True), Quota(20))),
     "staleness": replace(SGD, staleness=Fading()),
     "penalty": replace(SGD, penalty=Growing()),
+    "timed": replace(SGD, staleness=Timed()),
     "selection": replace(SGD, selection=RoundRobin()),
     "polyline": replace(CURVE, embedding=Polyline()),
 }
@@ -197,7 +208,7 @@ def test_own_parts_run_in_workers_and_resume_to_the_same_bits(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in OWN if name not in ("clip", "noise, then clip", "bytes", "polyline")]
+    "name", [name for name in OWN if name not in ("clip", "noise, then clip", "bytes", "timed", "polyline")]
 )
 def test_a_checkpoint_holds_the_memory(name, tmp_path):
     method = OWN[name]

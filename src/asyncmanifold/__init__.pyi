@@ -48,6 +48,7 @@ from asyncmanifold.server.penalties import Staleness as Staleness
 from asyncmanifold.server.protocol import Job as Job
 from asyncmanifold.server.protocol import Rejected as Rejected
 from asyncmanifold.server.protocol import ServerState as ServerState
+from asyncmanifold.server.protocol import Situation as Situation
 from asyncmanifold.server.protocol import Update as Update
 from asyncmanifold.server.rates import CyclicRate as CyclicRate
 from asyncmanifold.server.rates import DecayingRate as DecayingRate

@@ -236,6 +236,7 @@ class Deployment:
             self._refuse(sent, problem)
             return
         facts = {**self._facts(sent), "examples": report.examples, "partition": report.partition}
+        facts["clients"] = max(1, len(self._nodes.present))
         record = session.accept(sent.job, report.parcel, weight, **facts)
         if record["kind"] != "update":
             self._note_refusal(sent, record)

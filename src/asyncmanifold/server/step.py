@@ -16,7 +16,7 @@ from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
-from asyncmanifold.server.protocol import Rejected, ServerState, Update
+from asyncmanifold.server.protocol import UNKNOWN, Rejected, ServerState, Situation, Update
 from asyncmanifold.server.stages import Arrival, Memory
 from asyncmanifold.server.statistics import (
     gather_statistics,
@@ -67,6 +67,7 @@ def absorb(
     *,
     base: Tensor | None,
     weight: float,
+    situation: Situation = UNKNOWN,
     out: Tensor | None = None,
     space: Space = FLAT,
     variances: Tensor | None = None,
@@ -79,6 +80,7 @@ def absorb(
         update: what a client sent.
         base: the model of the version that the client started from; None if the server does not have it.
         weight: the client's share of all examples.
+        situation: the number of clients, and when the job was sent and came back; some parts use them.
         out: an unused vector of the model's size, which the new model may be written to: touching fresh
             memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
@@ -98,7 +100,7 @@ def absorb(
     update = replace(update, statistics=plausible_statistics(update.statistics, state.statistics, variances))
     memories = Memories(method, state)
     arrival, factor, offsets, mixing, curve = _admit_and_correct(
-        method, state, update, base, weight, space, memories
+        method, state, update, base, weight, space, memories, situation
     )
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
@@ -165,6 +167,7 @@ def _admit_and_correct(
     weight: float,
     space: Space,
     memories: Memories,
+    situation: Situation = UNKNOWN,
 ) -> tuple[Arrival, float, Tangents, Floats, Floats]:
     """Pass an update through the gates and correct it.
 
@@ -180,6 +183,7 @@ def _admit_and_correct(
         theta=state.theta,
         statistics=state.statistics,
         measure=lambda: _check_finite(offsets.gram()),
+        situation=situation,
         target_ratio=method.target_ratio,
     )
     factor = 1.0

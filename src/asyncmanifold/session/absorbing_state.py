@@ -13,7 +13,7 @@ from torch import Tensor
 from asyncmanifold.devices import find_device, move
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
-from asyncmanifold.server.protocol import Job, ServerState, Update
+from asyncmanifold.server.protocol import Job, ServerState, Situation, Update
 from asyncmanifold.server.step import Step, absorb, flush
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record
@@ -52,14 +52,16 @@ class AbsorbingState:
             self._remember(stage, memory)
         if job.version > self.state.version:
             self.state = flush(self.method, self.state, self.model.space)
-        state, _, step = self._absorb(job, parcel, entry["weight"])
+        state, _, step = self._absorb(job, parcel, entry["weight"], Situation.of(entry["record"]))
         if entry["record"]["version"] > state.version:
             state = flush(self.method, state, self.model.space)
         self._advance(state, job, step)
         self.dispatched = max(self.dispatched, entry["dispatched"])
         self._started = perf_counter() - entry["record"]["wall_seconds"]
 
-    def _absorb(self, job: Job, parcel: Parcel, weight: float) -> tuple[ServerState, Update, Step]:
+    def _absorb(
+        self, job: Job, parcel: Parcel, weight: float, situation: Situation
+    ) -> tuple[ServerState, Update, Step]:
         """Return the state after a job's result, which is not the session's yet."""
         update = self._place_update(unpack_update(parcel, job, self.method.outgoing))
         state, step = absorb(
@@ -68,6 +70,7 @@ class AbsorbingState:
             update,
             base=job.theta,
             weight=weight,
+            situation=situation,
             out=self._spare,
             space=self.model.space,
             variances=self._variances,

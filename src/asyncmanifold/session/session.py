@@ -21,7 +21,7 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, check_report
-from asyncmanifold.server.protocol import Job, Rejected, ServerState
+from asyncmanifold.server.protocol import Job, Rejected, ServerState, Situation
 from asyncmanifold.server.step import flush
 from asyncmanifold.session.absorbing_state import AbsorbingState
 from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
@@ -162,13 +162,13 @@ class Session(AbsorbingState):
         """Absorb the result of a job and return its record, of an update or of a rejection.
 
         ``weight`` is the client's share of all examples; ``arrival`` holds further fields of the record,
-        such as ``time`` and ``dispatched``.
+        such as ``time``, ``dispatched`` and ``clients``, which parts may use.
         """
         try:
             if job.version < self.oldest:
                 raise Rejected(f"its base version {job.version} was taken back")
             check_report(parcel)
-            state, update, step = self._absorb(job, parcel, weight)
+            state, update, step = self._absorb(job, parcel, weight, Situation.of(arrival))
         except Rejected as problem:
             if problem.stage and problem.memory is not None:
                 self._remember(problem.stage, problem.memory)

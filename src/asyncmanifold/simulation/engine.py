@@ -142,7 +142,7 @@ class Simulation:
             record = self.session.refuse(job, "failed", outcome.reason, **where)
         else:
             weight = self._sizes[job.client] / self._examples
-            record = self.session.accept(job, outcome, weight, **where)
+            record = self.session.accept(job, outcome, weight, **where, clients=len(self._sizes))
         executor.release(job)
         if record["kind"] == "update":
             self.session.evaluate_if_due(self.time)
