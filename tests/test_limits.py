@@ -261,7 +261,7 @@ def test_the_average_of_one_model_is_that_model(name, seed):
     """A run of one move, from version 10 to 11."""
     for averaging in (Averaging(11), Averaging(1, 5)):
         method = replace(METHODS[name], averaging=averaging)
-        updates = 10 if name in BUFFERED else 1
+        updates = getattr(method.buffer, "buffer_size", 10 if name in BUFFERED else 1)
         state, _ = run(method, seed, updates=updates)
         assert state.version == 11
         assert state.memory["averaging"]["count"] == 1

@@ -19,6 +19,9 @@ from asyncmanifold.geometry.surfaces import Patch as Patch
 from asyncmanifold.results import Result as Result
 from asyncmanifold.results import load_model as load_model
 from asyncmanifold.scores import Score as Score
+from asyncmanifold.server.adaptive_optimizers import ServerAdam as ServerAdam
+from asyncmanifold.server.adaptive_optimizers import ServerAMSGrad as ServerAMSGrad
+from asyncmanifold.server.adaptive_optimizers import ServerYogi as ServerYogi
 from asyncmanifold.server.averaging import Averaging as Averaging
 from asyncmanifold.server.buffer import Barrier as Barrier
 from asyncmanifold.server.buffer import Buffer as Buffer
@@ -33,6 +36,7 @@ from asyncmanifold.server.gates import NormBound as NormBound
 from asyncmanifold.server.gates import StalenessBound as StalenessBound
 from asyncmanifold.server.methods import METHODS as METHODS
 from asyncmanifold.server.methods import Method as Method
+from asyncmanifold.server.optimizers import ServerMomentum as ServerMomentum
 from asyncmanifold.server.optimizers import ServerOptimizer as ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing as Outgoing
 from asyncmanifold.server.outgoing import Parcel as Parcel

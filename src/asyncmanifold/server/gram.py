@@ -22,10 +22,10 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
     Products are formed in float32 within a block and summed in float64 over blocks.
     """
-    rows = [_blocks(row) for row in offsets.unbind()]
+    rows = [blocks(row) for row in offsets.unbind()]
     count = len(rows) + (base is not theta)
     gram = np.zeros((len(rows) + 1, len(rows) + 1))
-    for number, (now, before) in enumerate(zip(_blocks(theta), _blocks(base), strict=True)):
+    for number, (now, before) in enumerate(zip(blocks(theta), blocks(base), strict=True)):
         vectors = [row[number] for row in rows]
         if base is not theta:
             vectors.append(torch.sub(now, before))
@@ -52,9 +52,9 @@ def combine(
     *weights, drift_weight = (float(c) for c in coefficients)
     result = torch.empty_like(start) if out is None else out
     drifts = base is not theta and drift_weight != 0.0
-    blocks = zip(*map(_blocks, (result, start, theta, base)), strict=True)
-    rows = [_blocks(row) for row in offsets.unbind()]
-    for number, (target, origin, now, before) in enumerate(blocks):
+    pieces = zip(*map(blocks, (result, start, theta, base)), strict=True)
+    rows = [blocks(row) for row in offsets.unbind()]
+    for number, (target, origin, now, before) in enumerate(pieces):
         if drifts and start is theta:
             torch.lerp(now, before, -drift_weight, out=target)
         else:
@@ -67,5 +67,6 @@ def combine(
     return result
 
 
-def _blocks(vector: Tensor) -> Sequence[Tensor]:
+def blocks(vector: Tensor) -> Sequence[Tensor]:
+    """Return a vector as views of blocks that fit into the processor's cache."""
     return (vector,) if vector.numel() <= BLOCK else torch.split(vector, BLOCK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Group = Literal["asynchronous", "buffered", "adaptive", "curves", "synchronous"]
+Group = Literal["asynchronous", "buffered", "cached", "adaptive", "curves", "synchronous"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,16 @@ METHOD_NOTES: dict[str, MethodNote] = {
         rule="Θ ← Θ + η_g Σ_k w_k v_k over the buffer of K updates",
         reference="Nguyen et al.: Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022",
         differs=_SHARES + ' The published 1/√(1 + τ) is `staleness = "polynomial"`.',
+    ),
+    "fadas": MethodNote(
+        group="adaptive",
+        summary="AMSGrad on means of five updates, with a rate that falls with their staleness",
+        rule="Θ ← Θ + η_τ m/(√û + ε), m ← β₁m + (1−β₁)Δ, u ← β₂u + (1−β₂)Δ², û ← max(û, u), Δ the mean of K "
+        "offsets; η_τ = η_g, or η_g/τ if the greatest staleness τ in the buffer is above τ_c",
+        reference="Wang, Wang, Lu, Chen: FADAS: Towards Federated Adaptive Asynchronous Optimization, ICML "
+        "2024 (arXiv 2407.18365)",
+        differs="The rate of late steps is that of the authors' code, η_g/τ; the paper has min(η_g, 1/τ). "
+        "Their code also has Adam's bias corrections, which the paper and this library do not.",
     ),
     "asyncfeded": MethodNote(
         group="adaptive",

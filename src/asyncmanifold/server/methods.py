@@ -10,6 +10,7 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
+from asyncmanifold.server.adaptive_optimizers import ServerAMSGrad
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
 from asyncmanifold.server.corrections import (
@@ -110,6 +111,15 @@ class Method:
         """γ̄ of the adaptive epochs, 1 without them."""
         return 1.0 if self.adaptive_epochs is None else self.adaptive_epochs.target_ratio
 
+    def rate(self, version: int) -> float:
+        """Return η_g for a step from this version of the model."""
+        return self.global_lr * self.rate_schedule.factor(version)
+
+    @property
+    def optimizer_takes_rate(self) -> bool:
+        """Whether η_g is a factor of the server optimizer's steps, not of those it is given."""
+        return self.server_optimizer is not None and self.server_optimizer.takes_rate
+
     @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
@@ -132,6 +142,7 @@ METHODS: dict[str, Method] = {
     "fedgs": Method(correction=OrthoDC(0.0)),
     "dcasgd": Method(correction=DelayCompensation(2.0)),
     "fedbuff": Method(correction=Tangent(), buffer=Buffer(10)),
+    "fadas": Method(buffer=Buffer(5), server_optimizer=ServerAMSGrad(), weighting="none", global_lr=0.01),
     "asyncfeded": Method(penalty=Distance(1.0, warmup=10), adaptive_epochs=AdaptiveEpochs(1.0)),
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),

@@ -7,11 +7,12 @@ from typing import Any
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry import EMBEDDINGS, Embedding
+from asyncmanifold.server.adaptive_optimizers import SERVER_OPTIMIZERS
 from asyncmanifold.server.averaging import Averaging
 from asyncmanifold.server.buffer import BUFFERS, StepBuffer
 from asyncmanifold.server.corrections import CORRECTIONS, Correction
 from asyncmanifold.server.gates import Gate
-from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import OUTGOING, Outgoing
 from asyncmanifold.server.peers import GATES
 from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs, Penalty, Staleness

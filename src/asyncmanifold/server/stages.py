@@ -32,6 +32,9 @@ class Part:
     """The entries of the memory that are tangent vectors at the current model, or dictionaries of these. On a
     curved space they are transported whenever the model moves."""
 
+    flat_only: ClassVar[str] = ""
+    """Why the part does not run with parameters on manifolds; empty if it does."""
+
     def init(self, theta: Tensor) -> Memory:
         """Return the memory before the first update; ``theta`` is the initial model, with P entries."""
         return {}

@@ -53,7 +53,7 @@ class Step:
     penalty: float
     """S."""
     fraction: float
-    """s = min(1, S · w · η_g · staleness factor)."""
+    """s = min(1, S · w · η_g · staleness factor), without η_g if the server optimizer applies it."""
     t: float
     """The smallest t* with ‖γ(t*) − Θ‖ = s ‖v'_n‖."""
     step_norm: float
@@ -106,7 +106,7 @@ def absorb(
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
-    rate = method.global_lr * method.rate_schedule.factor(state.version)
+    rate = 1.0 if method.optimizer_takes_rate else method.rate(state.version)
     fraction = penalty * arrival.weight * rate * slowing
     if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
         fraction = min(1.0, fraction)
@@ -217,8 +217,10 @@ def _move_model(
 ) -> ServerState:
     """Return the state at its next version, with so many more updates accepted."""
     scale = move.scale
-    if method.server_optimizer is not None:
-        move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
+    if (optimizer := method.server_optimizer) is not None:
+        rate = method.rate(state.version) if optimizer.takes_rate else 1.0
+        step = memories.call("server_optimizer", optimizer.step, move)
+        move = move.along(step, rate * optimizer.factor(move))
     theta = move.target(out)
     if not space.is_flat:
         memories.transport_tangents(space, theta)

@@ -62,6 +62,9 @@ class Session(AbsorbingState):
                 f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
                 "the model has parameters on manifolds; curves measured by their parameter run there"
             )
+        for part in method.stages.values() if not model.space.is_flat else ():
+            if part.flat_only:
+                raise InputError(f"{part}: {part.flat_only}, and the model has parameters on manifolds")
         super().__init__(method, run, model)
         self.training = training
         self.scores = BestSoFar(metrics, lower_is_better)
