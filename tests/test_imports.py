@@ -195,20 +195,19 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
-        *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CyclicRate"),
-        *("DecayingRate", "DelayCompensation", "Disc", "Distance", "Embedding", "FixedRate", "Gate"),
-        "Hinge",
-        *("InputError", "Job", "LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound"),
-        *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),
-        *("Penalty", "Placement", "Point"),
-        "Polynomial",
-        *("Position", "RateSchedule", "RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError"),
-        *("Schedule", "Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares"),
-        "Situation",
-        *("Staleness", "StalenessBound", "StepBuffer", "StopRun", "Tangent", "Task", "Tunnel", "Uniform"),
-        *("Update", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
-        "use_portable_arithmetic",
+        *("AdaptiveEpochs", "ArrivalGroups", "AsyncManifoldError", "AveragedModel", "Averaging"),
+        *("Barrier", "Bezier", "Buffer", "CalibratedBuffer", "ClassesLatency", "Comparison", "Constant"),
+        *("ConstantLatency", "Correction", "CyclicRate", "DecayingRate", "DelayAdaptive"),
+        *("DelayCompensation", "DelayLimit", "Disc", "Distance", "Embedding", "EpochRule", "EveryClient"),
+        *("ExponentialAveraging", "FixedRate", "Gate", "Hinge", "InputError", "Job", "LocalTraining"),
+        *("LogNormalLatency", "METHODS", "Method", "NormBound", "OrthoDC", "Outgoing", "PARTS", "Parcel"),
+        *("Patch", "PeerBound", "PeerDirection", "Penalty", "Placement", "Point", "Polynomial"),
+        *("PortBuffer", "Position", "RateSchedule", "RecentClients", "RecordedLatency", "Records"),
+        *("Rejected", "Result", "Routed", "Run", "RunError", "Schedule", "Score", "Search", "Selection"),
+        *("ServerAMSGrad", "ServerAdam", "ServerMomentum", "ServerOptimizer", "ServerState", "ServerYogi"),
+        *("Shares", "Situation", "SlidingWindow", "SpeedRescaled", "Staleness", "StalenessBound"),
+        *("StepBuffer", "StopRun", "TailAveraging", "Tangent", "Task", "Tunnel", "Uniform", "Update"),
+        *("__version__", "absorb", "compare", "load_model", "simulate", "tune", "use_portable_arithmetic"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

@@ -597,8 +597,11 @@ COMPOSED = {
     ),
 }
 
-SINCE_2021 = {"fadas"}
-"""Tested in tests/test_state_of_the_art.py."""
+SINCE_2021 = {
+    *("fadas", "port", "fedfa", "ca2fl", "ace", "aced"),
+    *("delay-adaptive", "rescaled", "ringmaster", "generalized-asyncsgd", "fedcompass"),
+}
+"""Tested in tests/test_state_of_the_art.py, test_caches.py and test_delays.py."""
 
 BOTH = {name: (METHODS[name], plain) for name, plain in PLAIN.items()} | COMPOSED
 

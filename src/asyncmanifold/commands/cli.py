@@ -23,6 +23,7 @@ from asyncmanifold.errors import AsyncManifoldError, InputError
 
 INTERRUPTED = 130
 
+METHODS_HELP = "names, separated by commas, or all (default: those of the paper and of the scenario)"
 DESCRIPTION = "Asynchronous federated optimisation: compare methods, run them, resume them."
 EXAMPLES = """\
 examples:
@@ -154,7 +155,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
     _add_common(compare)
-    compare.add_argument("--methods", type=read_names, help="names, separated by commas (default: all)")
+    compare.add_argument("--methods", type=read_names, help=METHODS_HELP)
     compare.add_argument(
         "--seeds", type=read_numbers, default=[0, 1], help="separated by commas (default: 0,1)"
     )
@@ -163,9 +164,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     tune = commands.add_parser("tune", help="search for a key's best value on the clients' validation data")
     _add_common(tune)
-    tune.add_argument(
-        *("--methods", "--method"), type=read_names, help="names, separated by commas (default: all)"
-    )
+    tune.add_argument(*("--methods", "--method"), type=read_names, help=METHODS_HELP)
     tune.add_argument("--key", default="global_lr", help="what to search over (default: %(default)s)")
     tried = tune.add_mutually_exclusive_group()
     tried.add_argument(

@@ -29,7 +29,8 @@ def print_summary(summary: Summary, out: Path) -> None:
         )
     print(f"  {'fairness':<14}Gini {number('gini', '.4f')}, Theil {number('theil', '.5f')}")
     print(f"  {'staleness':<14}{summary['staleness_mean']:.1f} versions on average")
-    lost = ", ".join(f"{summary[k]} {k}" for k in ("rejected", "failed", "dropped") if summary[k])
+    kinds = ("rejected", "failed", "dropped", "discarded", "cancelled")
+    lost = ", ".join(f"{summary[kind]} {kind}" for kind in kinds if summary.get(kind))
     print(f"  {'updates':<14}{summary['updates']} accepted{', ' + lost if lost else ''}")
     print(
         f"  {'wall time':<14}{summary['wall_seconds']:.1f} s, "

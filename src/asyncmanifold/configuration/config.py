@@ -198,10 +198,12 @@ def _absent_key(wanted: list[str], keys: list[list[str]]) -> list[str] | None:
     """Return the path of a key of a part that is not set, if it is given with the part's name."""
     *_, slot, name = ["", *wanted]
     home = next((path for path in keys if path[-1] == slot), None)
-    if home is None or len(PARTS.get(slot, {})) != 1:
+    if home is None or slot not in PARTS or slot == "task":
         return None
-    (part,) = PARTS[slot]
-    return [*home, name] if name in {field.name for field in fields(part_class(slot, part))} else None
+    having = [
+        part for part in PARTS[slot] if name in {field.name for field in fields(part_class(slot, part))}
+    ]
+    return [*home, name] if len(having) == 1 else None
 
 
 def value_at(config: Config, path: list[str]) -> Any:

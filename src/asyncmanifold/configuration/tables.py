@@ -91,7 +91,7 @@ def build_part(key: str, value: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a name or a table")
     choices = PARTS[key]
-    name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
+    name = table.get("name", _only_fitting(key, table))
     settings = {k: v for k, v in table.items() if k != "name"}
     if key == "task" and isinstance(name, str) and is_place(name):
         return build(own_task_class(name, settings), settings, where)
@@ -104,6 +104,15 @@ def build_part(key: str, value: Any, where: str) -> Any:
     return build(part_class(key, name), settings, where)
 
 
+def _only_fitting(key: str, settings: Tree) -> str | None:
+    """Return the name of the part under ``key`` that has these settings, if it is the only one."""
+    if key == "task":
+        return None
+    names = {name: {field.name for field in fields(part_class(key, name))} for name in PARTS[key]}
+    found = [name for name, known in names.items() if settings.keys() <= known]
+    return found[0] if len(found) == 1 else None
+
+
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
     """Return a TOML value as the type that a field declares."""
     if hint is Any:
@@ -114,6 +123,8 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
         raise InputError(f"{where} must have a value")
     if get_origin(hint) is tuple:
         entries = value if isinstance(value, list) else [value]
+        if key not in PARTS:
+            return tuple(_convert(key, entry, get_args(hint)[0], where) for entry in entries)
         return tuple(build_part(key, entry, f"{where}[{place}]") for place, entry in enumerate(entries))
     if key in PARTS:
         return build_part(key, value, where)

@@ -31,6 +31,7 @@ from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
 from asyncmanifold.flower.sizes import array_names, most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
+from asyncmanifold.server.selection import check_choice
 from asyncmanifold.session.journal import Journal
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
@@ -74,6 +75,7 @@ class Deployment:
         self._grid, self._session, self._policy, self._journal = grid, session, policy, journal
         self._train_config = train_config
         method = session.method
+        check_choice(method.selection, policy.concurrency)
         depth = 1 if method.synchronous else policy.queue_depth
         self._nodes = Nodes(
             policy.patience, policy.rest_seconds, depth, policy.concurrency, policy.claim_limit
@@ -303,6 +305,9 @@ class Deployment:
     def _note_refusal(self, sent: SentJob, record: Record) -> None:
         """Count a refused job as its node's failure; after too many the node rests."""
         node, kind = sent.node, record["kind"]
+        if kind == "discarded":
+            log.info("%s discarded: %s", node.label, record["reason"])
+            return
         log.warning("%s %s: %s", node.label, kind, record["reason"])
         if seconds := self._nodes.record_failure(node, self._now):
             self._session.write("resting", time=self._now, **node.facts, seconds=seconds)

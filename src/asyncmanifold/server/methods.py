@@ -11,8 +11,9 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
 from asyncmanifold.server.adaptive_optimizers import ServerAMSGrad
-from asyncmanifold.server.averaging import Averaging
+from asyncmanifold.server.averaging import AveragedModel
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
+from asyncmanifold.server.caches import CalibratedBuffer, EveryClient, RecentClients
 from asyncmanifold.server.corrections import (
     Correction,
     DelayCompensation,
@@ -20,14 +21,17 @@ from asyncmanifold.server.corrections import (
     Position,
     Tangent,
 )
+from asyncmanifold.server.delays import DelayAdaptive, DelayLimit, SpeedRescaled
 from asyncmanifold.server.gates import Gate, NormBound, StalenessBound
 from asyncmanifold.server.named_parts import resolve_parts
 from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
 from asyncmanifold.server.rates import FixedRate, RateSchedule
-from asyncmanifold.server.selection import Selection, Uniform
+from asyncmanifold.server.selection import Routed, Selection, Uniform
 from asyncmanifold.server.stages import Part
+from asyncmanifold.server.windows import PortBuffer, SlidingWindow
+from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,8 @@ class Method:
     staleness: Staleness = Constant()
     buffer: StepBuffer | None = None
     server_optimizer: ServerOptimizer | None = None
-    averaging: Averaging | None = None
-    adaptive_epochs: AdaptiveEpochs | None = None
+    averaging: AveragedModel | None = None
+    adaptive_epochs: EpochRule | None = None
     selection: Selection = Uniform()
     global_lr: float = 1.0
     rate_schedule: RateSchedule = FixedRate()
@@ -121,6 +125,12 @@ class Method:
         return self.server_optimizer is not None and self.server_optimizer.takes_rate
 
     @property
+    def cancel_from(self) -> int | None:
+        """The staleness at which a running job is stopped and started again, if any."""
+        limits = [gate.cancel_from for gate in self.all_gates.values() if gate.cancel_from is not None]
+        return min(limits, default=None)
+
+    @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
         return self.buffer is not None and self.buffer.waits_for_all
@@ -132,7 +142,11 @@ class Method:
         return 1.0 if self.buffer is None else self.buffer.share
 
 
-STAGES = ("correction", "penalty", "staleness", "buffer", "server_optimizer", "averaging", "selection")
+STAGES = (
+    *("correction", "penalty", "staleness", "buffer", "server_optimizer", "averaging", "adaptive_epochs"),
+    "selection",
+)
+"""The parts that may have a memory, besides gates."""
 
 
 METHODS: dict[str, Method] = {
@@ -141,8 +155,18 @@ METHODS: dict[str, Method] = {
     "fedortho": Method(correction=OrthoDC(1.0)),
     "fedgs": Method(correction=OrthoDC(0.0)),
     "dcasgd": Method(correction=DelayCompensation(2.0)),
+    "delay-adaptive": Method(staleness=DelayAdaptive()),
+    "rescaled": Method(staleness=SpeedRescaled()),
+    "ringmaster": Method(gates=(DelayLimit(),)),
+    "generalized-asyncsgd": Method(selection=Routed()),
     "fedbuff": Method(correction=Tangent(), buffer=Buffer(10)),
     "fadas": Method(buffer=Buffer(5), server_optimizer=ServerAMSGrad(), weighting="none", global_lr=0.01),
+    "port": Method(buffer=PortBuffer(10)),
+    "fedfa": Method(buffer=SlidingWindow(5)),
+    "ca2fl": Method(buffer=CalibratedBuffer(), weighting="none"),
+    "ace": Method(buffer=EveryClient(), weighting="none"),
+    "aced": Method(buffer=RecentClients(), weighting="none"),
+    "fedcompass": Method(adaptive_epochs=ArrivalGroups()),
     "asyncfeded": Method(penalty=Distance(1.0, warmup=10), adaptive_epochs=AdaptiveEpochs(1.0)),
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
@@ -150,6 +174,11 @@ METHODS: dict[str, Method] = {
     "fedavg": Method(buffer=Barrier()),
 }
 """Every published method by its name."""
+COMPARED = (
+    *("fedasync", "asyncsgd", "fedortho", "fedgs", "dcasgd", "fedbuff", "asyncfeded"),
+    *("asyncbezier", "asyncbezier-ed", "asyncdisc", "fedavg"),
+)
+"""The methods that a comparison takes by default: the paper's."""
 
 
 def named_method(method: Method | str) -> tuple[str, Method]:

@@ -46,6 +46,10 @@ class Move(ABC):
         """Return another step, ``scale`` times ``vector``, to replace this one."""
         return TangentMove(self.space, self.theta, vector, staleness=self.staleness, scale=scale)
 
+    def with_staleness(self, staleness: int) -> Move:
+        """Return the step with another greatest staleness."""
+        return replace(self, staleness=staleness)
+
 
 @dataclass(frozen=True)
 class TangentMove(Move):

@@ -175,3 +175,12 @@ class Rejected(Exception):  # noqa: N818 - an outcome, not an error
         """The new memory of the part that rejects."""
         self.stage = ""
         """That part's stage, as the step fills it in."""
+
+
+class Discarded(Rejected):
+    """An update that a method does without, such as one that comes too late: no failure of its client.
+
+    >>> from asyncmanifold.server.protocol import Discarded, Rejected
+    >>> isinstance(Discarded("staleness 9 has reached the limit 9"), Rejected)
+    True
+    """

@@ -35,6 +35,11 @@ class Part:
     flat_only: ClassVar[str] = ""
     """Why the part does not run with parameters on manifolds; empty if it does."""
 
+    @property
+    def memory_size(self) -> str:
+        """What the memory grows to, in words, if it is not the vectors that ``init`` returns."""
+        return ""
+
     def init(self, theta: Tensor) -> Memory:
         """Return the memory before the first update; ``theta`` is the initial model, with P entries."""
         return {}

@@ -107,9 +107,11 @@ def absorb(
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
     rate = 1.0 if method.optimizer_takes_rate else method.rate(state.version)
-    fraction = penalty * arrival.weight * rate * slowing
-    if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
+    fraction = penalty * arrival.weight * rate * slowing * method.selection.factor(arrival)
+    if method.buffer is None or not method.buffer.is_mean:
         fraction = min(1.0, fraction)
+    elif method.buffer.counts_relatively and method.weighting == "examples":
+        fraction *= arrival.clients
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
     statistics = shortened(update.statistics, state.statistics, factor)
@@ -142,11 +144,10 @@ def absorb(
 def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
     """Return the state after the steps that a buffer holds; a barrier's steps become their weighted mean."""
     memories = Memories(method, state)
-    held = method.buffer and method.buffer.release(memories.recall("buffer"))
-    if not held:
+    if method.buffer is None or (held := method.buffer.release(memories.recall("buffer"))) is None:
         return state
     step, scale = held
-    memories.keep("buffer", {})
+    memories.keep("buffer", method.buffer.emptied(memories.recall("buffer")))
     move = TangentMove(space, state.theta, step, scale=scale)
     return _move_model(method, state, memories, move, state.memory["statistics"], space)
 

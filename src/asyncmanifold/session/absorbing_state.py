@@ -11,10 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from asyncmanifold.devices import find_device, move
+from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
 from asyncmanifold.server.protocol import Job, ServerState, Situation, Update
 from asyncmanifold.server.step import Step, absorb, flush
+from asyncmanifold.server.workloads import FinishedJob
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record
 from asyncmanifold.vectors import FlatModel
@@ -55,7 +57,7 @@ class AbsorbingState:
         state, _, step = self._absorb(job, parcel, entry["weight"], Situation.of(entry["record"]))
         if entry["record"]["version"] > state.version:
             state = flush(self.method, state, self.model.space)
-        self._advance(state, job, step)
+        self._advance(state, job, step, Situation.of(entry["record"]))
         self.dispatched = max(self.dispatched, entry["dispatched"])
         self._started = perf_counter() - entry["record"]["wall_seconds"]
 
@@ -77,7 +79,7 @@ class AbsorbingState:
         )
         return state, update, step
 
-    def _advance(self, state: ServerState, job: Job, step: Step) -> ServerState:
+    def _advance(self, state: ServerState, job: Job, step: Step, situation: Situation) -> ServerState:
         """Make a state the session's; return the one before it."""
         before, self.state = self.state, state
         self.refused = 0
@@ -85,10 +87,18 @@ class AbsorbingState:
         if state.theta is self._spare:
             self._spare = None
         if self.method.adaptive_epochs is not None:
-            self.epochs[job.client] = self.method.adaptive_epochs.next(
-                job.point_epochs, step.drift_norm, step.update_norm, before.updates
-            )
+            self._plan_epochs(job, step, situation, before.updates)
         return before
+
+    def _plan_epochs(self, job: Job, step: Step, situation: Situation, updates: int) -> None:
+        """Decide how many epochs the client's next job has."""
+        rule, memories = self.method.adaptive_epochs, Memories(self.method, self.state)
+        assert rule is not None
+        norms = {"drift_norm": step.drift_norm, "update_norm": step.update_norm}
+        numbers = {"point_epochs": job.point_epochs, "curve_epochs": job.curve_epochs, "updates": updates}
+        finished = FinishedJob(job.client, **numbers, **norms, situation=situation)
+        self.epochs[job.client] = memories.call("adaptive_epochs", rule.plan, finished)
+        self.state = replace(self.state, memory=memories.kept)
 
     def _log_entry(self, record: Record, job: Job, parcel: Parcel, weight: float) -> dict[str, Any]:
         """Return everything that ``absorb_again`` needs."""

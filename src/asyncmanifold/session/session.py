@@ -21,7 +21,7 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, check_report
-from asyncmanifold.server.protocol import Job, Rejected, ServerState, Situation
+from asyncmanifold.server.protocol import Discarded, Job, Rejected, ServerState, Situation
 from asyncmanifold.server.step import flush
 from asyncmanifold.session.absorbing_state import AbsorbingState
 from asyncmanifold.session.best_model import PLACES, BestModel, BestSoFar, replace_non_finite
@@ -175,7 +175,8 @@ class Session(AbsorbingState):
         except Rejected as problem:
             if problem.stage and problem.memory is not None:
                 self._remember(problem.stage, problem.memory)
-            return self.refuse(job, "rejected", str(problem), **arrival)
+            kind = "discarded" if isinstance(problem, Discarded) else "rejected"
+            return self.refuse(job, kind, str(problem), **arrival)
         if self.method.synchronous and self._jobs_out == 1:
             state = flush(self.method, state, self.model.space)
         record = {
@@ -194,7 +195,7 @@ class Session(AbsorbingState):
         if self.log is not None:
             self.log(self._log_entry(record, job, parcel, weight), job.theta)
         self._trace.write(record)
-        before = self._advance(state, job, step)
+        before = self._advance(state, job, step, Situation.of(arrival))
         self._users[job.version] -= 1
         self._jobs_out -= 1
         self._retire(before.version, before.theta)
@@ -211,11 +212,13 @@ class Session(AbsorbingState):
         self.dispatched = max(self.dispatched, record.get("job", -1) + 1)
 
     def refuse(self, job: Job, kind: str, reason: str, **arrival: Any) -> Record:
-        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``."""
+        """Record a job that changed nothing; ``kind`` is ``rejected``, ``failed`` or ``discarded``."""
         self.drop(job)
         known = {"client": job.client, "job": job.number, "base_version": job.version}
         record = {"kind": kind, **arrival, **known, "reason": reason}
         self._trace.write(record)
+        if kind == "discarded":  # no failure, and it comes only after updates that were accepted
+            return record
         self.refused += 1
         if self.refused >= max(LEAST_REFUSALS, 4 * self._jobs_out):
             raise RunError(f"no update was accepted in {self.refused} arrivals, the last: {reason}")

@@ -91,6 +91,8 @@ def summarise(
         "rejected": counts["rejected"],
         "failed": counts["failed"],
         "dropped": counts["dropped"],
+        "discarded": counts["discarded"],
+        "cancelled": counts["cancelled"],
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }

@@ -15,6 +15,7 @@ from asyncmanifold.errors import RunError
 from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.server.selection import check_choice
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.session import Session
@@ -39,6 +40,7 @@ class Simulation:
 
     def __init__(self, session: Session, schedule: Schedule, sizes: list[int]) -> None:
         """Start with all clients idle; ``sizes`` are their numbers of examples."""
+        check_choice(session.method.selection, schedule.concurrency)
         self.session = session
         self._schedule, self._sizes, self._examples = schedule, sizes, sum(sizes)
         self._mean_length = float(session.training.point_epochs + session.curve_epochs)
@@ -146,6 +148,23 @@ class Simulation:
         executor.release(job)
         if record["kind"] == "update":
             self.session.evaluate_if_due(self.time)
+            self._cancel_late_jobs(executor)
+
+    def _cancel_late_jobs(self, executor: Executor) -> None:
+        """Stop jobs whose models have become too old, and start their clients again from the current one."""
+        limit = self.session.method.cancel_from
+        while limit is not None and self.flights and not self.session.is_finished:
+            flight = next(iter(self.flights.values()))  # the first that was sent, so from the oldest model
+            job = flight.job
+            if self.session.state.staleness(job.version) < limit:
+                return
+            del self.flights[job.client]
+            if not flight.is_lost:
+                executor.release(job)
+            self.session.drop(job)
+            known = {"client": job.client, "job": job.number, "base_version": job.version}
+            self.session.write("cancelled", time=self.time, dispatched=flight.dispatched, **known)
+            self._send(self.session.job(job.client), executor)
 
     def _dispatch(self, executor: Executor) -> None:
         """Send jobs to idle clients up to the concurrency limit."""
