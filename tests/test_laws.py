@@ -38,7 +38,7 @@ from asyncmanifold.server.delays import STALENESS
 from asyncmanifold.server.penalties import PENALTIES, Penalty
 from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.step import flush
-from asyncmanifold.server.windows import BUFFERS
+from asyncmanifold.server.step_windows import BUFFERS
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.vectors import Statistics
 

@@ -71,8 +71,8 @@ from asyncmanifold.server.selection import Routed as Routed
 from asyncmanifold.server.selection import Selection as Selection
 from asyncmanifold.server.selection import Uniform as Uniform
 from asyncmanifold.server.step import absorb as absorb
-from asyncmanifold.server.windows import PortBuffer as PortBuffer
-from asyncmanifold.server.windows import SlidingWindow as SlidingWindow
+from asyncmanifold.server.step_windows import PortBuffer as PortBuffer
+from asyncmanifold.server.step_windows import SlidingWindow as SlidingWindow
 from asyncmanifold.server.workloads import ArrivalGroups as ArrivalGroups
 from asyncmanifold.server.workloads import EpochRule as EpochRule
 from asyncmanifold.session.journal import Records as Records

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from asyncmanifold.client.local_optimizers import label_of
 from asyncmanifold.configuration.own_tasks import is_place, own_task_class
-from asyncmanifold.configuration.parts import PARTS, part_class, part_name
+from asyncmanifold.configuration.parts import PARTS, part_class, part_name, usual_part
 from asyncmanifold.configuration.python_tasks import PythonTask
 from asyncmanifold.errors import InputError
 
@@ -91,7 +91,7 @@ def build_part(key: str, value: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a name or a table")
     choices = PARTS[key]
-    name = table.get("name", _only_fitting(key, table))
+    name = table.get("name", usual_part(key))
     settings = {k: v for k, v in table.items() if k != "name"}
     if key == "task" and isinstance(name, str) and is_place(name):
         return build(own_task_class(name, settings), settings, where)
@@ -102,15 +102,6 @@ def build_part(key: str, value: Any, where: str) -> Any:
         own = ", or your own as module:function or file.py:function" if key == "task" else ""
         raise InputError(f"{where} {said}: allowed are {', '.join(choices) or 'none'}{own}")
     return build(part_class(key, name), settings, where)
-
-
-def _only_fitting(key: str, settings: Tree) -> str | None:
-    """Return the name of the part under ``key`` that has these settings, if it is the only one."""
-    if key == "task":
-        return None
-    names = {name: {field.name for field in fields(part_class(key, name))} for name in PARTS[key]}
-    found = [name for name, known in names.items() if settings.keys() <= known]
-    return found[0] if len(found) == 1 else None
 
 
 def _convert(key: str, value: Any, hint: Any, where: str) -> Any:

@@ -16,7 +16,17 @@ from asyncmanifold.server.stages import Memory, Part
 
 @dataclass(frozen=True)
 class AveragedModel(Part):
-    """Returns a mean of the server's models. Subclasses override ``include``, or ``share``."""
+    """Returns the mean of the server's models. Subclasses override ``share``, or ``include``.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import AveragedModel, Method
+    >>> @dataclass(frozen=True)
+    ... class Halves(AveragedModel):
+    ...     def share(self, count):
+    ...         return 0.5
+    >>> Method(averaging=Halves()).averaging.share(7)
+    0.5
+    """
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
         """Return the memory with the state's model added: the mean, and how many models it is made of."""

@@ -30,7 +30,7 @@ from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, P
 from asyncmanifold.server.rates import FixedRate, RateSchedule
 from asyncmanifold.server.selection import Routed, Selection, Uniform
 from asyncmanifold.server.stages import Part
-from asyncmanifold.server.windows import PortBuffer, SlidingWindow
+from asyncmanifold.server.step_windows import PortBuffer, SlidingWindow
 from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
 

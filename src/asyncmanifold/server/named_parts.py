@@ -19,7 +19,7 @@ from asyncmanifold.server.peers import GATES
 from asyncmanifold.server.penalties import PENALTIES, AdaptiveEpochs, Penalty, Staleness
 from asyncmanifold.server.rates import RATE_SCHEDULES, RateSchedule
 from asyncmanifold.server.selection import SELECTIONS, Selection
-from asyncmanifold.server.windows import BUFFERS
+from asyncmanifold.server.step_windows import BUFFERS
 from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
 KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
