@@ -66,7 +66,7 @@ class ExponentialAveraging(AveragedModel):
     def share(self, count: int) -> float:
         """Return the weight of the latest model: the weights 1, q, q² … of all models add up to 1."""
         q = 0.5 ** (1.0 / self.half_life)
-        return (1.0 - q) / (1.0 - q**count)
+        return float((1.0 - q) / (1.0 - q**count))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
 
 def combine(
-    start: Tensor,
+    start: Tensor | None,
     offsets: Tensor,
     theta: Tensor,
     base: Tensor,
@@ -47,18 +47,22 @@ def combine(
 ) -> Tensor:
     """Return start + Σ_k c_k v_k + c_d (theta − base); it is written to ``out`` if given.
 
-    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds.
+    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds; None is 0.
     """
     *weights, drift_weight = (float(c) for c in coefficients)
-    result = torch.empty_like(start) if out is None else out
+    result = torch.empty_like(theta) if out is None else out
     drifts = base is not theta and drift_weight != 0.0
-    pieces = zip(*map(blocks, (result, start, theta, base)), strict=True)
+    pieces = zip(*map(blocks, (result, theta, base)), strict=True)
+    origins = None if start is None else blocks(start)
     rows = [blocks(row) for row in offsets.unbind()]
-    for number, (target, origin, now, before) in enumerate(pieces):
+    for number, (target, now, before) in enumerate(pieces):
         if drifts and start is theta:
             torch.lerp(now, before, -drift_weight, out=target)
         else:
-            target.copy_(origin)
+            if origins is None:
+                target.zero_()
+            else:
+                target.copy_(origins[number])
             if drifts:
                 target.add_(now, alpha=drift_weight).sub_(before, alpha=drift_weight)
         for weight, row in zip(weights, rows, strict=True):

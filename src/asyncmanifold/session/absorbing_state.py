@@ -94,9 +94,15 @@ class AbsorbingState:
         """Decide how many epochs the client's next job has."""
         rule, memories = self.method.adaptive_epochs, Memories(self.method, self.state)
         assert rule is not None
-        norms = {"drift_norm": step.drift_norm, "update_norm": step.update_norm}
-        numbers = {"point_epochs": job.point_epochs, "curve_epochs": job.curve_epochs, "updates": updates}
-        finished = FinishedJob(job.client, **numbers, **norms, situation=situation)
+        finished = FinishedJob(
+            client=job.client,
+            point_epochs=job.point_epochs,
+            curve_epochs=job.curve_epochs,
+            drift_norm=step.drift_norm,
+            update_norm=step.update_norm,
+            updates=updates,
+            situation=situation,
+        )
         self.epochs[job.client] = memories.call("adaptive_epochs", rule.plan, finished)
         self.state = replace(self.state, memory=memories.kept)
 
