@@ -127,16 +127,11 @@ class Averaging(AveragedModel):
         if past < 0 or past % self.average_every:
             return memory
         kept = self._kept_models(memory, state.theta, space)
-        count = memory.get("count", 0) + 1
-        theta, floats = state.theta.clone(), state.statistics.floats
-        if count > 1:
-            floats = torch.lerp(memory["floats"], floats, 1.0 / count)
-            theta = torch.lerp(memory["theta"], theta, 1.0 / count)
-        entries = {"theta": theta, "floats": floats, "integers": state.statistics.integers, "count": count}
+        entries = super().include(memory, state)  # as in flat space
         if kept is None:
             return entries
-        if count > 1:
-            entries["theta"] = self._mean_model(theta, kept, space)
+        if entries["count"] > 1:
+            entries["theta"] = self._mean_model(entries["theta"], kept, space)
         return {**entries, "models": kept}
 
     def _kept_models(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:

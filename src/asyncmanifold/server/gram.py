@@ -71,6 +71,6 @@ def combine(
     return result
 
 
-def blocks(vector: Tensor) -> Sequence[Tensor]:
+def blocks(vector: Tensor, size: int = BLOCK) -> Sequence[Tensor]:
     """Return a vector as views of blocks that fit into the processor's cache."""
-    return (vector,) if vector.numel() <= BLOCK else torch.split(vector, BLOCK)
+    return (vector,) if vector.numel() <= size else torch.split(vector, size)

@@ -63,13 +63,12 @@ class ArrivalGroups(EpochRule):
         pace_momentum: the weight of the latest job in a client's pace.
         lateness: λ; a group is waited for until its time, counted from its beginning, is over by this factor.
 
-    >>> from asyncmanifold import ArrivalGroups
-    >>> from asyncmanifold.server.protocol import Situation
+    >>> from asyncmanifold import ArrivalGroups, Situation
     >>> from asyncmanifold.server.workloads import FinishedJob
-    >>> groups, memory = ArrivalGroups(1, 4), {}
-    >>> fast, slow = (Situation(2, 0.0, time=time) for time in (2.0, 6.0))
-    >>> epochs, memory = groups.plan(FinishedJob(0, 2, situation=fast), memory)  # pace 1: arrives at 6
-    >>> epochs, groups.plan(FinishedJob(1, 2, situation=Situation(2, 0.0, time=4.0)), memory)[0]  # pace 2
+    >>> fast = FinishedJob(0, point_epochs=2, situation=Situation(time=2.0))  # 1 per epoch: 4 until 6
+    >>> slow = FinishedJob(1, point_epochs=2, situation=Situation(time=4.0))  # 2 per epoch: 1 until 6
+    >>> epochs, memory = ArrivalGroups(1, 4).plan(fast, {})
+    >>> epochs, ArrivalGroups(1, 4).plan(slow, memory)[0]
     (4, 1)
     """
 
