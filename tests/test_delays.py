@@ -99,6 +99,27 @@ def test_with_equal_times_rescaled_is_asyncsgd():
     assert_near(rescaled.theta, plain.theta)
 
 
+@pytest.mark.parametrize("name", ["delay-adaptive", "rescaled", "generalized-asyncsgd", "ringmaster"])
+def test_scaled_steps_agree_with_the_reference_on_long_vectors(name):
+    method = replace(METHODS[name], global_lr=0.5)
+    if name == "generalized-asyncsgd":
+        method = replace(method, selection=Routed((4.0, 2.0, 1.0)))
+    server, theta, times = Server(method, np.zeros(SIZE), clients=3), np.zeros(SIZE), {}
+    later(server, 12)
+    for number, offset in enumerate(long_offsets(9)):
+        client, staleness, took = number % 3, number + 2, 1.0 + number % 4
+        server.send(offset, client=client, staleness=staleness, took=took, weight=0.4)
+        times[client] = took if client not in times else (times[client] + took) / 2
+        factor = {
+            "delay-adaptive": 3 / staleness if staleness > 3 else 1.0,
+            "rescaled": times[client] / np.mean(list(times.values())),
+            "generalized-asyncsgd": 1 / (3 * (4 / 7, 2 / 7, 1 / 7)[client]),
+            "ringmaster": 1.0,
+        }[name]
+        theta = theta + 0.5 * 0.4 * factor * offset[0].astype(np.float64)
+    assert_near(server.theta, theta)
+
+
 # --- routing ------------------------------------------------------------------------------------------
 
 

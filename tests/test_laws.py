@@ -16,8 +16,10 @@ from asyncmanifold import (
     Bezier,
     Buffer,
     CalibratedBuffer,
+    DelayAdaptive,
     DelayCompensation,
     Distance,
+    EveryClient,
     ExponentialAveraging,
     Hinge,
     Method,
@@ -26,7 +28,12 @@ from asyncmanifold import (
     Point,
     Polynomial,
     Rejected,
+    ServerAdam,
+    ServerMomentum,
     ServerState,
+    ServerYogi,
+    SlidingWindow,
+    SpeedRescaled,
     TailAveraging,
     Update,
     absorb,
@@ -35,6 +42,7 @@ from asyncmanifold.files import load_tree, save_tree
 from asyncmanifold.server.adaptive_optimizers import SERVER_OPTIMIZERS
 from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.delays import STALENESS
+from asyncmanifold.server.methods import COMPARED
 from asyncmanifold.server.penalties import PENALTIES, Penalty
 from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.step import flush
@@ -78,15 +86,26 @@ choices = {key: st.sampled_from(parts) for key, parts in PARTS.items()}
 SURFACES = {"embedding": [Patch(1, step="parameter")]}
 """Not drawn together with every other part, since a geodesic takes a hundred times as long as an update."""
 
+DRAWN_WITH_OTHERS = [
+    *(Buffer(), EveryClient(), CalibratedBuffer(), SlidingWindow()),
+    *(ServerMomentum(), ServerAdam(), ServerYogi()),
+    *(DelayAdaptive(), SpeedRescaled()),
+]
+"""Parts so much like another one that they need no rule of their own."""
+
 RULES = {name: st.just(method) for name, method in METHODS.items()} | {
     f"{key}={part}": st.builds(Method, **(choices | {key: st.just(part)}))
     for some in (PARTS, SURFACES)
     for key in ("embedding", "correction", "penalty", "staleness", "buffer", "server_optimizer")
     for part in some.get(key, [])
+    if part not in DRAWN_WITH_OTHERS
 }
 """The named methods as they are, and each part together with any others."""
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
+MADE_OF_PARTS = set(METHODS) - set(COMPARED)
+"""Methods that are nothing but parts, and those are drawn or rules of their own."""
+
+every_rule = pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in MADE_OF_PARTS], ids=str)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 SHAPES = {
