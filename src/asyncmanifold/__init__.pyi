@@ -58,6 +58,7 @@ from asyncmanifold.server.penalties import Hinge as Hinge
 from asyncmanifold.server.penalties import Penalty as Penalty
 from asyncmanifold.server.penalties import Polynomial as Polynomial
 from asyncmanifold.server.penalties import Staleness as Staleness
+from asyncmanifold.server.protocol import Discarded as Discarded
 from asyncmanifold.server.protocol import Job as Job
 from asyncmanifold.server.protocol import Rejected as Rejected
 from asyncmanifold.server.protocol import ServerState as ServerState

@@ -180,7 +180,7 @@ class Rejected(Exception):  # noqa: N818 - an outcome, not an error
 class Discarded(Rejected):
     """An update that a method does without, such as one that comes too late: no failure of its client.
 
-    >>> from asyncmanifold.server.protocol import Discarded, Rejected
+    >>> from asyncmanifold import Discarded, Rejected
     >>> isinstance(Discarded("staleness 9 has reached the limit 9"), Rejected)
     True
     """
