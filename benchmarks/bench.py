@@ -43,6 +43,7 @@ class Goal:
 
 SCRIPTS: dict[str, dict[str, Goal]] = {
     "server_update": {"server_update_over_stream": Goal(1.5)},
+    "stateful_update": {"stateful_update_over_stream": Goal(1.5)},
     "simulator_cnn": {
         "simulator_over_training_cnn": Goal(1.03),
         "two_workers_speedup": Goal(1.8, is_lower=True, condition=" on two free cores"),

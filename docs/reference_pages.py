@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
-from torch import Tensor
 
 import asyncmanifold
 from asyncmanifold import LocalTraining, Method, Run, Schedule, flower
 from asyncmanifold.configuration.keys import explain_keys
 from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.configuration.tables import to_tree
+from asyncmanifold.server.memory_size import describe_memory
 from asyncmanifold.server.method_notes import METHOD_NOTES, MethodNote
 from asyncmanifold.server.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 SECTIONS = {"method": Method, "training": LocalTraining, "schedule": Schedule, "run": Run}
-SIZE = 1000
-"""The length of the vector that a method's memory is measured with."""
 
 
 def write_pages(folder: Path) -> None:
@@ -81,25 +78,10 @@ def facts_table(method: Method, note: MethodNote) -> Iterator[str]:
     yield f"| group | {note.group} |"
     yield "| sent to a client, per job | 4 P bytes, for P parameters |"
     yield f"| sent back, per update | {4 * method.embedding.points} P bytes |"
-    yield f"| kept by the server besides the model | {describe_memory(method)} |"
+    yield f"| kept by the server besides the model, in numbers | {describe_memory(method)} |"
     yield f"| reference | {note.reference} |"
     if note.differs:
         yield f"| where this library differs | {note.differs} |"
-
-
-def describe_memory(method: Method) -> str:
-    """Return how many vectors of the model's size a method's parts remember from the beginning."""
-    theta = torch.zeros(SIZE)
-    vectors = sum(_count_vectors(part.init(theta)) for part in method.stages.values())
-    held = ["one held step"] if method.buffer is not None else []
-    known = [f"{vectors} vector{'s' if vectors > 1 else ''} of P numbers"] if vectors else []
-    return ", ".join(known + held) or "nothing"
-
-
-def _count_vectors(value: Any) -> int:
-    if isinstance(value, dict):
-        return sum(map(_count_vectors, value.values()))
-    return int(isinstance(value, Tensor) and value.numel() == SIZE)
 
 
 def configuration_page() -> Iterator[str]:

@@ -28,7 +28,7 @@ KEYS = {
 
 
 def cases() -> dict[str, tuple[Any, Any]]:
-    """Return (method, training) by name: every published method, and parts that none of them has."""
+    """Return (method, training) by name: the paper's methods, some since, and parts that none of them has."""
     from asyncmanifold import (
         METHODS,
         Averaging,
@@ -42,11 +42,12 @@ def cases() -> dict[str, tuple[Any, Any]]:
         Polynomial,
         Tunnel,
     )
+    from asyncmanifold.server.methods import COMPARED
 
     adam = LocalTraining(point_epochs=2, curve_epochs=2, batch_size=16, local_lr=0.003)
     curve = METHODS["asyncbezier"]
     return {
-        **{name: (method, adam) for name, method in METHODS.items()},
+        **{name: (METHODS[name], adam) for name in (*COMPARED, "fadas", "ca2fl", "fedcompass")},
         "cubic-chord": (replace(curve, embedding=Bezier(3, interior_start="chord")), adam),
         "frozen-end": (replace(curve, embedding=Bezier(2, freeze_end=True, step="parameter")), adam),
         "tunnel": (replace(curve, embedding=Tunnel(2, radius=0.05)), adam),

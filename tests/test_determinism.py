@@ -13,9 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from asyncmanifold import METHODS, Averaging, Schedule
+from asyncmanifold import (
+    METHODS,
+    ArrivalGroups,
+    Averaging,
+    DelayLimit,
+    EveryClient,
+    ExponentialAveraging,
+    Schedule,
+    ServerMomentum,
+)
 from asyncmanifold.execution.executors import InlineExecutor
 from asyncmanifold.files import load_tree
+from asyncmanifold.server.methods import COMPARED
 from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
@@ -56,9 +66,17 @@ def test_another_seed_gives_another_run(tmp_path):
 
 
 INTERRUPTED = {
-    **METHODS,
+    **{name: METHODS[name] for name in (*COMPARED, "fadas", "ca2fl", "aced", "rescaled", "fedcompass")},
     "averaged": replace(METHODS["fedbuff"], averaging=Averaging(1)),
     "polynomial": replace(METHODS["dcasgd"], max_staleness=6),
+    "everything": replace(
+        METHODS["asyncbezier-ed"],
+        buffer=EveryClient(cache_precision="bfloat16"),
+        server_optimizer=ServerMomentum(0.3),
+        averaging=ExponentialAveraging(5.0),
+        adaptive_epochs=ArrivalGroups(1, 3),
+        gates=(DelayLimit(6),),
+    ),
 }
 
 

@@ -45,10 +45,12 @@ def test_every_method_has_a_note_and_a_page(pages):
 
 def test_a_method_page_says_what_is_sent_and_kept(pages):
     assert "| sent back, per update | 8 P bytes |" in pages["methods/asyncbezier.md"]
-    assert "| kept by the server besides the model | nothing |" in pages["methods/asyncbezier.md"]
-    assert "| kept by the server besides the model | 1 vector of P numbers |" in pages["methods/dcasgd.md"]
+    assert "| kept by the server besides the model, in numbers | nothing |" in pages["methods/asyncbezier.md"]
+    assert "| kept by the server besides the model, in numbers | P |" in pages["methods/dcasgd.md"]
     assert "| sent back, per update | 4 P bytes |" in pages["methods/fedbuff.md"]
-    assert "| kept by the server besides the model | one held step |" in pages["methods/fedbuff.md"]
+    assert "| kept by the server besides the model, in numbers | P held |" in pages["methods/fedbuff.md"]
+    assert "in numbers | 2 P + n × P |" in pages["methods/ca2fl.md"]
+    assert "in numbers | P + 5 × P |" in pages["methods/fedfa.md"]
 
 
 def test_a_method_written_out_is_that_method(pages, tmp_path):

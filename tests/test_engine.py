@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncmanifold import METHODS, AdaptiveEpochs, Averaging, Schedule, Task, absorb, simulate
+from asyncmanifold import METHODS, AdaptiveEpochs, Averaging, Schedule, Situation, Task, absorb, simulate
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.errors import RunError
 from asyncmanifold.server.protocol import Job, ServerState
@@ -60,7 +60,8 @@ def test_a_slow_replay_of_the_trace_gives_the_same_model(name):
             curve_epochs=curve_epochs,
         )
         data = task.clients[job.client]
-        state, _ = absorb(method, state, trainer.train(job, data), base=theta, weight=len(data) / total)
+        update, share = trainer.train(job, data), len(data) / total
+        state, _ = absorb(method, state, update, base=theta, weight=share, situation=Situation.of(record))
         if state.version < record["version"]:
             state = flush(method, state)  # a synchronous round is complete
         versions[state.version] = (state.theta.clone(), state.statistics)

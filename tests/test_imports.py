@@ -200,28 +200,21 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
-        *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CurveCodec"),
-        *("CyclicRate", "DecayingRate", "DelayCompensation", "DeviceTraces", "Disc", "Distance", "Embedding"),
-        *("ExamplePrivacy", "FixedRate", "Float16", "Float32", "Gate", "Hinge", "InputError", "Int8"),
-        *("Job", "LocalPrivacy", "LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound"),
-        *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),
-        *("Penalty", "Placement", "Point", "Polynomial", "Position", "PrivateBuffer"),
-        *("RateSchedule", "RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError"),
-        *("Schedule", "Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares"),
-        *(
-            "Staleness",
-            "StalenessBound",
-            "StepBuffer",
-            "StopRun",
-            "SyntheticDevices",
-            "Tangent",
-            "Task",
-            "Tunnel",
-            "Uniform",
-        ),
-        *("Update", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
-        "use_portable_arithmetic",
+        *("AdaptiveEpochs", "ArrivalGroups", "AsyncManifoldError", "AveragedModel", "Averaging", "Barrier"),
+        *("Bezier", "Buffer", "CalibratedBuffer", "ClassesLatency", "Comparison", "Constant"),
+        *("ConstantLatency", "Correction", "CurveCodec", "CyclicRate", "DecayingRate", "DelayAdaptive"),
+        *("DelayCompensation", "DelayLimit", "DeviceTraces", "Disc", "Discarded", "Distance", "Embedding"),
+        *("EpochRule", "EveryClient", "ExamplePrivacy", "ExponentialAveraging", "FixedRate", "Float16"),
+        *("Float32", "Gate", "Hinge", "InputError", "Int8", "Job", "LocalPrivacy", "LocalTraining"),
+        *("LogNormalLatency", "METHODS", "Method", "NormBound", "OrthoDC", "Outgoing", "PARTS", "Parcel"),
+        *("Patch", "PeerBound", "PeerDirection", "Penalty", "Placement", "Point", "Polynomial"),
+        *("PortBuffer", "Position", "PrivateBuffer", "RateSchedule", "RecentClients", "RecordedLatency"),
+        *("Records", "Rejected", "Result", "Routed", "Run", "RunError", "Schedule", "Score", "Search"),
+        *("Selection", "ServerAMSGrad", "ServerAdam", "ServerMomentum", "ServerOptimizer", "ServerState"),
+        *("ServerYogi", "Shares", "Situation", "SlidingWindow", "SpeedRescaled", "Staleness"),
+        *("StalenessBound", "StepBuffer", "StopRun", "SyntheticDevices", "TailAveraging", "Tangent"),
+        *("Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "compare", "load_model"),
+        *("simulate", "tune", "use_portable_arithmetic"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

@@ -36,7 +36,6 @@ seeds = st.integers(0, 2**32 - 1)
 stalenesses = st.integers(0, 4)
 few = settings(max_examples=15)
 
-BUFFERED = [name for name, method in METHODS.items() if method.buffer is not None]
 CORRECTIONS = [Position(), Tangent(), OrthoDC(0.0), OrthoDC(1.0), DelayCompensation()]
 
 
@@ -261,7 +260,8 @@ def test_the_average_of_one_model_is_that_model(name, seed):
     """A run of one move, from version 10 to 11."""
     for averaging in (Averaging(11), Averaging(1, 5)):
         method = replace(METHODS[name], averaging=averaging)
-        updates = 10 if name in BUFFERED else 1
+        sizes = [getattr(method.buffer, name, 1) for name in ("buffer_size", "calibrated_size", "port_size")]
+        updates = 4 if method.synchronous else max(sizes)
         state, _ = run(method, seed, updates=updates)
         assert state.version == 11
         assert state.memory["averaging"]["count"] == 1

@@ -133,6 +133,16 @@ class RoundRobin(Selection):
         return order[0], {"last": waiting[order[0]]}
 
 
+@dataclass(frozen=True)
+class Timed(Staleness):
+    """Shortens the steps of clients that took long, and the more the more clients there are."""
+
+    def weigh(self, arrival, memory):
+        assert arrival.situation.time > arrival.situation.dispatched >= 0.0
+        assert arrival.clients > arrival.client
+        return 1.0 / (1.0 + arrival.situation.duration + 0.1 * arrival.clients), memory
+
+
 SGD, CURVE = METHODS["asyncsgd"], METHODS["asyncbezier"]
 OWN = {
     "momentum": replace(CURVE, server_optimizer=Momentum(0.7)),
@@ -147,6 +157,7 @@ OWN = {
     "gate": replace(SGD, gates=(NormBound(0.3, clips=True), Quota(20))),
     "staleness": replace(SGD, staleness=Fading()),
     "penalty": replace(SGD, penalty=Growing()),
+    "timed": replace(SGD, staleness=Timed()),
     "selection": replace(SGD, selection=RoundRobin()),
     "polyline": replace(CURVE, embedding=Polyline()),
 }

@@ -597,11 +597,17 @@ COMPOSED = {
     ),
 }
 
+SINCE_2021 = {
+    *("fadas", "port", "fedfa", "ca2fl", "ace", "aced"),
+    *("delay-adaptive", "rescaled", "ringmaster", "generalized-asyncsgd", "fedcompass"),
+}
+"""Tested in tests/test_state_of_the_art.py, test_caches.py and test_delays.py."""
+
 BOTH = {name: (METHODS[name], plain) for name, plain in PLAIN.items()} | COMPOSED
 
 
 def test_every_method_has_its_plain_words():
-    with_references_of_their_own = {"asyncdisc"}  # tests/test_surfaces.py
+    with_references_of_their_own = {"asyncdisc", *SINCE_2021}  # asyncdisc: tests/test_surfaces.py
     assert set(PLAIN) | with_references_of_their_own == set(METHODS)
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from asyncmanifold import InputError, Placement, Run, Score, Task, simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.commands.completion import complete_methods, complete_scenarios
 from asyncmanifold.execution.placement import available_cores
-from asyncmanifold.server.methods import METHODS
+from asyncmanifold.experiments.given_tasks import method_configs
+from asyncmanifold.server.method_notes import METHOD_NOTES, Group
+from asyncmanifold.server.methods import COMPARED, METHODS
 from tiny import TRAINING, make_run, make_task, simulated, without_wall_times
 
 
@@ -133,3 +136,19 @@ def test_list_shows_every_key(capsys):
     printed = capsys.readouterr().out
     for key in ("local_lr", "concurrency", "evaluate_every", "arithmetic"):
         assert f'"{key}"' in printed
+
+
+def test_a_comparison_takes_the_papers_methods_or_all():
+    assert list(method_configs("digits", None, settings={})) == list(COMPARED)
+    for everything in ("all", ["all"]):
+        assert list(method_configs("digits", everything, settings={})) == list(METHODS)
+
+
+def test_the_list_of_methods_has_groups_and_one_line_each(capsys):
+    assert main(["list"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    places = [lines.index(group) for group in get_args(Group)]
+    assert places == sorted(places)
+    for name, note in METHOD_NOTES.items():
+        (line,) = [line for line in lines if line.startswith(f"{name} ") and note.summary in line]
+        assert ("n × P" in line) == (note.group == "cached")

@@ -40,7 +40,11 @@ every_manifold = pytest.mark.parametrize("name", MANIFOLDS)
 few = settings(max_examples=15, deadline=None)
 seeds = st.integers(0, 2**31 - 1)
 
-RUNNING_ON_MANIFOLDS = [name for name, method in METHODS.items() if not method.embedding.follows_shape]
+RUNNING_ON_MANIFOLDS = [
+    name
+    for name, method in METHODS.items()
+    if not method.embedding.follows_shape and not any(part.flat_only for part in method.stages.values())
+]
 """Surfaces are refused there (tests/test_surfaces.py)."""
 
 

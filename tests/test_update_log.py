@@ -81,7 +81,10 @@ def test_a_changed_byte_ends_the_log(tmp_path):
     log.close()
 
 
-@pytest.mark.parametrize("method", ["asyncbezier", "fedbuff", "fedavg", "asyncfeded"])
+@pytest.mark.parametrize(
+    "method",
+    ["asyncbezier", "fedbuff", "fedavg", "asyncfeded", "rescaled", "fedcompass", "ca2fl", "aced", "fadas"],
+)
 def test_the_log_gives_the_state_again_bit_for_bit(method, tmp_path):
     """The next checkpoint after a kill equals the one that an unbroken run writes at that update."""
     before = killed_run(tmp_path / "run", method)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args
 
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.config import scenario_names
 from asyncmanifold.configuration.keys import explain_keys
 from asyncmanifold.configuration.parts import PARTS, part_class
 from asyncmanifold.configuration.tables import to_tree
+from asyncmanifold.server.memory_size import describe_memory
+from asyncmanifold.server.method_notes import METHOD_NOTES, Group
 from asyncmanifold.server.methods import METHODS
 from asyncmanifold.session.run import Run
 from asyncmanifold.simulation.schedules import Schedule
@@ -23,6 +25,10 @@ def catalogue() -> dict[str, Any]:
     return {
         "scenarios": scenario_names(),
         "methods": {name: to_tree(method) for name, method in METHODS.items()},
+        "notes": {
+            name: vars(note) | {"memory": describe_memory(METHODS[name])}
+            for name, note in METHOD_NOTES.items()
+        },
         "parts": {
             key: {name: _parameters(part_class(key, name)) for name in choices}
             for key, choices in PARTS.items()
@@ -39,7 +45,18 @@ def print_catalogue() -> None:
 
     console = Console()
     console.print(f"[bold]Scenarios[/bold]: {', '.join(scenario_names())}, or a TOML file\n")
-    table = Table("method", "made of", title="Methods", title_justify="left")
+    console.print(
+        "[bold]Methods[/bold], and what they keep besides the model, for n clients and P parameters"
+    )
+    for group in get_args(Group):
+        console.print(f"\n  [bold]{group}[/bold]")
+        for name, note in METHOD_NOTES.items():
+            if note.group == group:
+                memory = describe_memory(METHODS[name])
+                line = f"  {name:<22}{note.summary}" + (f" [{memory}]" if memory != "nothing" else "")
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    table = Table("method", "made of", title="Their parts", title_justify="left")
     for name, method in METHODS.items():
         table.add_row(name, _composition(to_tree(method)))
     console.print(table)

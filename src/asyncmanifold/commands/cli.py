@@ -27,6 +27,7 @@ from asyncmanifold.json_log import VARIABLE as LOG_FORMAT
 
 INTERRUPTED = 130
 
+METHODS_HELP = "names, separated by commas, or all (default: those of the paper and of the scenario)"
 DESCRIPTION = "Asynchronous federated optimisation: compare methods, run them, resume them."
 EXAMPLES = """\
 examples:
@@ -134,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     compare = commands.add_parser("compare", help="run several methods and seeds and print the table")
     _add_common(compare)
-    compare.add_argument("--methods", type=read_names, help="names, separated by commas (default: all)")
+    compare.add_argument("--methods", type=read_names, help=METHODS_HELP)
     compare.add_argument(
         "--seeds", type=read_numbers, default=[0, 1], help="separated by commas (default: 0,1)"
     )

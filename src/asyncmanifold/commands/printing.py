@@ -29,7 +29,7 @@ def print_summary(summary: Summary, out: Path) -> None:
         )
     print(f"  {'fairness':<14}Gini {number('gini', '.4f')}, Theil {number('theil', '.5f')}")
     print(f"  {'staleness':<14}{summary['staleness_mean']:.1f} versions on average")
-    kinds = ("rejected", "failed", "dropped", "lost")
+    kinds = ("rejected", "failed", "dropped", "lost", "discarded", "cancelled")
     lost = ", ".join(f"{summary[kind]} {kind}" for kind in kinds if summary.get(kind))
     print(f"  {'updates':<14}{summary['updates']} accepted{', ' + lost if lost else ''}")
     if summary.get("upload_bytes") is not None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.own_tasks import full_place, is_place, place_title
-from asyncmanifold.configuration.parts import PARTS, part_class
+from asyncmanifold.configuration.parts import PARTS, part_class, usual_part
 from asyncmanifold.configuration.tables import (
     Tree,
     build,
@@ -198,9 +198,8 @@ def _absent_key(wanted: list[str], keys: list[list[str]]) -> list[str] | None:
     """Return the path of a key of a part that is not set, if it is given with the part's name."""
     *_, slot, name = ["", *wanted]
     home = next((path for path in keys if path[-1] == slot), None)
-    if home is None or len(PARTS.get(slot, {})) != 1:
+    if home is None or slot not in PARTS or (part := usual_part(slot)) is None:
         return None
-    (part,) = PARTS[slot]
     return [*home, name] if name in {field.name for field in fields(part_class(slot, part))} else None
 
 

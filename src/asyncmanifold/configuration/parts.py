@@ -32,6 +32,16 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
+USUAL = {"averaging": "averaging", "adaptive_epochs": "adaptive-epochs"}
+"""The parts that settings without a name belong to, where there are several."""
+
+
+def usual_part(key: str) -> str | None:
+    """Return the part that settings without a name belong to, if there is one."""
+    choices = PARTS[key]
+    return next(iter(choices)) if len(choices) == 1 else USUAL.get(key)
+
+
 def part_class(key: str, name: str) -> type[Any]:
     """Return the class that ``name`` stands for under ``key``."""
     entry: type[Any] | str = PARTS[key][name]

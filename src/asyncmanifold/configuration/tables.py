@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from asyncmanifold.client.local_optimizers import label_of
 from asyncmanifold.configuration.own_tasks import is_place, own_task_class
-from asyncmanifold.configuration.parts import PARTS, part_class, part_name
+from asyncmanifold.configuration.parts import PARTS, part_class, part_name, usual_part
 from asyncmanifold.configuration.python_tasks import PythonTask
 from asyncmanifold.errors import InputError
 
@@ -91,7 +91,7 @@ def build_part(key: str, value: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise InputError(f"{where} must be a name or a table")
     choices = PARTS[key]
-    name = table.get("name", next(iter(choices)) if len(choices) == 1 else None)
+    name = table.get("name", usual_part(key))
     settings = {k: v for k, v in table.items() if k != "name"}
     if key == "task" and isinstance(name, str) and is_place(name):
         return build(own_task_class(name, settings), settings, where)
@@ -114,6 +114,8 @@ def _convert(key: str, value: Any, hint: Any, where: str) -> Any:
         raise InputError(f"{where} must have a value")
     if get_origin(hint) is tuple:
         entries = value if isinstance(value, list) else [value]
+        if key not in PARTS:
+            return tuple(_convert(key, entry, get_args(hint)[0], where) for entry in entries)
         return tuple(build_part(key, entry, f"{where}[{place}]") for place, entry in enumerate(entries))
     if key in PARTS:
         return build_part(key, value, where)

@@ -98,7 +98,8 @@ def compare(
     Arguments:
         task: a ``Task``; a function of the seed that returns one; the place of such a function, as
             ``"module:function"`` or ``"file.py:function"``; or a scenario, by its name or its TOML file.
-        methods: names, ``Method`` objects, or a dictionary of names and methods; by default every method.
+        methods: names, ``Method`` objects, or a dictionary of names and methods; ``"all"`` for every method,
+            by default those of the paper.
         seeds: each method runs with each of them.
         training: how clients train; by default as the scenario says.
         schedule: when clients arrive; by default as the scenario says.

@@ -18,7 +18,7 @@ from asyncmanifold.configuration.config import (
 from asyncmanifold.configuration.own_tasks import place_title
 from asyncmanifold.configuration.python_tasks import task_settings
 from asyncmanifold.errors import InputError
-from asyncmanifold.server.methods import METHODS, Method, named_method
+from asyncmanifold.server.methods import COMPARED, METHODS, Method, named_method
 from asyncmanifold.session.run import Run
 from asyncmanifold.simulation.schedules import Schedule
 
@@ -52,9 +52,10 @@ def with_seed(config: Config, seed: int) -> Config:
 
 
 def _named_methods(task: Any, methods: Any) -> dict[str, Method | str]:
-    """Return the methods by name; all of them if none are given."""
-    if methods is None:
-        methods = method_names(task) if isinstance(task, str) else list(METHODS)
+    """Return the methods by name; the usual selection if none are given, and all of them for ``all``."""
+    if methods is None or methods in ("all", ["all"]):
+        known = method_names(task) if isinstance(task, str) else list(METHODS)
+        methods = [name for name in known if methods or name in COMPARED or name not in METHODS]
     if isinstance(methods, Mapping):
         return dict(methods)
     if isinstance(methods, Method | str) or not isinstance(methods, Sequence):

@@ -30,6 +30,7 @@ from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
 from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
+from asyncmanifold.server.selection import check_choice
 from asyncmanifold.session.control import EXCLUDED, STOPPED
 from asyncmanifold.session.journal import Journal
 from asyncmanifold.session.privacy_account import SPENT
@@ -71,6 +72,7 @@ class Deployment:
         self._grid, self._session, self._journal = grid, session, journal
         self._train_config = train_config
         method = session.method
+        check_choice(method.selection, policy.concurrency)
         self._nodes = Nodes(policy.patience, policy.rest_seconds)
         self._capped: set[int] = set()  # clients whose claims were found too high
         expected = expected_form(method, session.state)
@@ -256,6 +258,7 @@ class Deployment:
             return
         claimed = None if is_private else report.examples
         facts = {**self._facts(sent), "examples": claimed, "partition": report.partition}
+        facts["clients"] = max(1, len(self._nodes.present))
         record = session.accept(sent.job, report.parcel, weight, **facts)
         if record["kind"] != "update":
             self._note_refusal(sent, record)
@@ -316,6 +319,9 @@ class Deployment:
     def _note_refusal(self, sent: SentJob, record: Record) -> None:
         """Count a refused job as its node's failure; after too many the node rests."""
         node, kind = sent.node, record["kind"]
+        if kind == "discarded":
+            log.info("%s discarded: %s", node.label, record["reason"])
+            return
         log.warning("%s %s: %s", node.label, kind, record["reason"])
         if seconds := self._nodes.record_failure(node, self._now):
             self._session.write("resting", time=self._now, **node.facts, seconds=seconds)

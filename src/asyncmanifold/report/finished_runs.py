@@ -195,7 +195,7 @@ def _add_record(run: RunData, record: Record) -> None:
     if kind == "evaluation":
         score = _number_or_none(record[run.summary["metric"]])
         run.evaluations.append(Evaluation(_number(record["update"]), _number(record["time"]), score))
-    if kind in ("update", "rejected", "failed", "dropped"):
+    if kind in ("update", "rejected", "failed", "dropped", "discarded", "cancelled"):
         start, end = _number(record["dispatched"]), _number(record["time"])
         run.jobs.append(JobSpan(kind, int(_number(record["client"])), start, end))
     if kind == "update":

@@ -14,7 +14,14 @@ from asyncmanifold.report.score_layers import VIEW
 MOST_JOBS = 3000
 MOST_STEPS = 1500
 DOT: Row = {"clip": True, "filled": True, "size": 22, "opacity": 0.7}
-OUTCOMES = {"update": "accepted", "rejected": "rejected", "failed": "failed", "dropped": "lost"}
+OUTCOMES = {
+    "update": "accepted",
+    "rejected": "rejected",
+    "failed": "failed",
+    "dropped": "lost",
+    "discarded": "discarded",
+    "cancelled": "cancelled",
+}
 
 
 def run_figures(run: RunData) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: return a mean of late models."""
+"""Averaged models: the returned model is a mean of the server's models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,89 @@ from asyncmanifold.server.stages import Memory, Part
 
 
 @dataclass(frozen=True)
-class Averaging(Part):
+class AveragedModel(Part):
+    """Returns the mean of the server's models. Subclasses override ``share``, or ``include``.
+
+    >>> from dataclasses import dataclass
+    >>> from asyncmanifold import AveragedModel, Method
+    >>> @dataclass(frozen=True)
+    ... class Halves(AveragedModel):
+    ...     def share(self, count):
+    ...         return 0.5
+    >>> Method(averaging=Halves()).averaging.share(7)
+    0.5
+    """
+
+    def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
+        """Return the memory with the state's model added: the mean, and how many models it is made of."""
+        count = memory.get("count", 0) + 1
+        theta, floats = state.theta.clone(), state.statistics.floats
+        if count > 1:
+            share = self.share(count)
+            floats = torch.lerp(memory["floats"], floats, share)
+            if space.is_flat:
+                theta = torch.lerp(memory["theta"], theta, share, out=theta)
+            else:
+                theta = space.repaired(space.geodesic(memory["theta"], theta, share))
+        return {"theta": theta, "floats": floats, "integers": state.statistics.integers, "count": count}
+
+    def share(self, count: int) -> float:
+        """Return the weight of the latest of so many models; on manifolds the mean moves along a geodesic."""
+        return 1.0 / count
+
+
+@dataclass(frozen=True)
+class ExponentialAveraging(AveragedModel):
+    """The returned model is the mean of all models with weights that halve every ``half_life`` versions.
+
+    Arguments:
+        half_life: in versions, above 0.
+
+    >>> from asyncmanifold import ExponentialAveraging
+    >>> ExponentialAveraging(1.0).share(2)  # of the weights 1 and 1/2
+    0.6666666666666666
+    """
+
+    half_life: float = 20.0
+
+    def __post_init__(self) -> None:
+        check(self, half_life="above 0 and finite")
+
+    def share(self, count: int) -> float:
+        """Return the weight of the latest model: the weights 1, q, q² … of all models add up to 1."""
+        q = 0.5 ** (1.0 / self.half_life)
+        return float((1.0 - q) / (1.0 - q**count))
+
+
+@dataclass(frozen=True)
+class TailAveraging(AveragedModel):
+    """The returned model is a mean of about the last ``tail_share`` of all models, at any time.
+
+    Without knowing how long the run is: model t has a weight of about t^k, k = 1/tail_share − 1
+    (polynomial-decay averaging, Shamir and Zhang 2013).
+
+    Arguments:
+        tail_share: above 0; 1 is the mean of all models.
+
+    >>> from asyncmanifold import TailAveraging
+    >>> [TailAveraging(0.25).share(count) for count in (1, 5, 13)]  # 4/(count + 3)
+    [1.0, 0.5, 0.25]
+    """
+
+    tail_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        check(self, tail_share="above 0 and finite")
+        check(self, tail_share="between 0 and 1")
+
+    def share(self, count: int) -> float:
+        """Return (k + 1)/(count + k)."""
+        power = 1.0 / self.tail_share - 1.0
+        return (power + 1.0) / (count + power)
+
+
+@dataclass(frozen=True)
+class Averaging(AveragedModel):
     """The returned model is the mean of late models (stochastic weight averaging).
 
     On manifolds it is the Karcher mean, the point with the least sum of squared distances.
@@ -48,16 +130,11 @@ class Averaging(Part):
         if past < 0 or past % self.average_every:
             return memory
         kept = self._kept_models(memory, state.theta, space)
-        count = memory.get("count", 0) + 1
-        theta, floats = state.theta.clone(), state.statistics.floats
-        if count > 1:
-            floats = torch.lerp(memory["floats"], floats, 1.0 / count)
-            theta = torch.lerp(memory["theta"], theta, 1.0 / count)
-        entries = {"theta": theta, "floats": floats, "integers": state.statistics.integers, "count": count}
+        entries = super().include(memory, state)  # as in flat space
         if kept is None:
             return entries
-        if count > 1:
-            entries["theta"] = self._mean_model(theta, kept, space)
+        if entries["count"] > 1:
+            entries["theta"] = self._mean_model(entries["theta"], kept, space)
         return {**entries, "models": kept}
 
     def _kept_models(self, memory: Memory, theta: Tensor, space: Space) -> Tensor | None:
@@ -77,3 +154,10 @@ class Averaging(Part):
         gram = space.gram(centre, list(ways))
         shares = mean_on_manifold(gram, self.curve_degree, self.curve_dimension)
         return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
+
+
+AVERAGINGS: dict[str, type[AveragedModel]] = {
+    "averaging": Averaging,
+    "exponential": ExponentialAveraging,
+    "tail": TailAveraging,
+}

@@ -31,6 +31,14 @@ class StepBuffer(Part):
 
     waits_for_all: ClassVar[bool] = False
     """Whether the buffer is full when all jobs are back, which only the session knows; see ``release``."""
+    holds_back: ClassVar[bool] = False
+    """Whether it holds a sum of steps, one vector, before the model moves."""
+    is_mean: ClassVar[bool] = False
+    """Whether the model moves by a mean of clients' steps, which η_g above 1 may extrapolate; other steps end
+    at the client's model at the latest."""
+    counts_relatively: ClassVar[bool] = False
+    """Whether a client weighted by examples counts relative to the mean client, by n times its share: for
+    means over clients."""
 
     @property
     def share(self) -> float:
@@ -44,6 +52,10 @@ class StepBuffer(Part):
     def release(self, memory: Memory) -> tuple[Tensor, float] | None:
         """Return the held step and its factor; None if nothing is held."""
         return (memory["step"], 1.0) if "step" in memory else None
+
+    def emptied(self, memory: Memory) -> Memory:
+        """Return the memory after the held step was released."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,7 @@ class Buffer(StepBuffer):
     """
 
     buffer_size: int = 10
+    holds_back: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check(self, buffer_size="at least 1")
@@ -87,6 +100,8 @@ class Barrier(StepBuffer):
     """
 
     waits_for_all: ClassVar[bool] = True
+    holds_back: ClassVar[bool] = True
+    is_mean: ClassVar[bool] = True
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
         total, count = add_held_steps(move, memory)
@@ -102,6 +117,3 @@ class Barrier(StepBuffer):
 def add_held_steps(move: Move, memory: Memory) -> tuple[Move, int]:
     """Return the sum of a step and those held in ``memory``, and the number of steps in it."""
     return move.after(memory.get("step"), memory.get("staleness", 0)), memory.get("count", 0) + 1
-
-
-BUFFERS: dict[str, type[StepBuffer]] = {"buffer": Buffer, "barrier": Barrier}

@@ -32,6 +32,11 @@ class Gate(Part):
     (ThreeEach(),)
     """
 
+    @property
+    def cancel_from(self) -> int | None:
+        """The staleness at which a running job is stopped and started again, if it can be."""
+        return None
+
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
         """Return the factor for the offsets, usually 1, and the new memory; or raise ``Rejected``."""
         return 1.0, memory

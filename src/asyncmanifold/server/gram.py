@@ -22,10 +22,10 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
     Products are formed in float32 within a block and summed in float64 over blocks.
     """
-    rows = [_blocks(row) for row in offsets.unbind()]
+    rows = [blocks(row) for row in offsets.unbind()]
     count = len(rows) + (base is not theta)
     gram = np.zeros((len(rows) + 1, len(rows) + 1))
-    for number, (now, before) in enumerate(zip(_blocks(theta), _blocks(base), strict=True)):
+    for number, (now, before) in enumerate(zip(blocks(theta), blocks(base), strict=True)):
         vectors = [row[number] for row in rows]
         if base is not theta:
             vectors.append(torch.sub(now, before))
@@ -38,7 +38,7 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
 
 def combine(
-    start: Tensor,
+    start: Tensor | None,
     offsets: Tensor,
     theta: Tensor,
     base: Tensor,
@@ -47,18 +47,22 @@ def combine(
 ) -> Tensor:
     """Return start + Σ_k c_k v_k + c_d (theta − base); it is written to ``out`` if given.
 
-    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds.
+    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds; None is 0.
     """
     *weights, drift_weight = (float(c) for c in coefficients)
-    result = torch.empty_like(start) if out is None else out
+    result = torch.empty_like(theta) if out is None else out
     drifts = base is not theta and drift_weight != 0.0
-    blocks = zip(*map(_blocks, (result, start, theta, base)), strict=True)
-    rows = [_blocks(row) for row in offsets.unbind()]
-    for number, (target, origin, now, before) in enumerate(blocks):
+    pieces = zip(*map(blocks, (result, theta, base)), strict=True)
+    origins = None if start is None else blocks(start)
+    rows = [blocks(row) for row in offsets.unbind()]
+    for number, (target, now, before) in enumerate(pieces):
         if drifts and start is theta:
             torch.lerp(now, before, -drift_weight, out=target)
         else:
-            target.copy_(origin)
+            if origins is None:
+                target.zero_()
+            else:
+                target.copy_(origins[number])
             if drifts:
                 target.add_(now, alpha=drift_weight).sub_(before, alpha=drift_weight)
         for weight, row in zip(weights, rows, strict=True):
@@ -67,5 +71,6 @@ def combine(
     return result
 
 
-def _blocks(vector: Tensor) -> Sequence[Tensor]:
-    return (vector,) if vector.numel() <= BLOCK else torch.split(vector, BLOCK)
+def blocks(vector: Tensor, size: int = BLOCK) -> Sequence[Tensor]:
+    """Return a vector as views of blocks that fit into the processor's cache."""
+    return (vector,) if vector.numel() <= size else torch.split(vector, size)

@@ -11,8 +11,10 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
 from asyncmanifold.privacy.protection import Protection
-from asyncmanifold.server.averaging import Averaging
+from asyncmanifold.server.adaptive_optimizers import ServerAMSGrad
+from asyncmanifold.server.averaging import AveragedModel
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
+from asyncmanifold.server.caches import CalibratedBuffer, EveryClient, RecentClients
 from asyncmanifold.server.codecs import Codec
 from asyncmanifold.server.corrections import (
     Correction,
@@ -21,6 +23,7 @@ from asyncmanifold.server.corrections import (
     Position,
     Tangent,
 )
+from asyncmanifold.server.delays import DelayAdaptive, DelayLimit, SpeedRescaled
 from asyncmanifold.server.gates import Gate, NormBound, StalenessBound
 from asyncmanifold.server.named_parts import resolve_parts
 from asyncmanifold.server.optimizers import ServerOptimizer
@@ -28,8 +31,10 @@ from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
 from asyncmanifold.server.protections import find_protection
 from asyncmanifold.server.rates import FixedRate, RateSchedule
-from asyncmanifold.server.selection import Selection, Uniform
+from asyncmanifold.server.selection import Routed, Selection, Uniform
 from asyncmanifold.server.stages import Part
+from asyncmanifold.server.step_windows import PortBuffer, SlidingWindow
+from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +75,8 @@ class Method:
     staleness: Staleness = Constant()
     buffer: StepBuffer | None = None
     server_optimizer: ServerOptimizer | None = None
-    averaging: Averaging | None = None
-    adaptive_epochs: AdaptiveEpochs | None = None
+    averaging: AveragedModel | None = None
+    adaptive_epochs: EpochRule | None = None
     selection: Selection = Uniform()
     global_lr: float = 1.0
     rate_schedule: RateSchedule = FixedRate()
@@ -120,6 +125,21 @@ class Method:
         """γ̄ of the adaptive epochs, 1 without them."""
         return 1.0 if self.adaptive_epochs is None else self.adaptive_epochs.target_ratio
 
+    def rate(self, version: int) -> float:
+        """Return η_g for a step from this version of the model."""
+        return self.global_lr * self.rate_schedule.factor(version)
+
+    @property
+    def optimizer_takes_rate(self) -> bool:
+        """Whether η_g is a factor of the server optimizer's steps, not of those it is given."""
+        return self.server_optimizer is not None and self.server_optimizer.takes_rate
+
+    @property
+    def cancel_from(self) -> int | None:
+        """The staleness at which a running job is stopped and started again, if any."""
+        limits = [gate.cancel_from for gate in self.all_gates.values() if gate.cancel_from is not None]
+        return min(limits, default=None)
+
     @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
@@ -132,7 +152,11 @@ class Method:
         return 1.0 if self.buffer is None else self.buffer.share
 
 
-STAGES = ("correction", "penalty", "staleness", "buffer", "server_optimizer", "averaging", "selection")
+STAGES = (
+    *("correction", "penalty", "staleness", "buffer", "server_optimizer", "averaging", "adaptive_epochs"),
+    "selection",
+)
+"""The parts that may have a memory, besides gates."""
 
 
 METHODS: dict[str, Method] = {
@@ -141,7 +165,18 @@ METHODS: dict[str, Method] = {
     "fedortho": Method(correction=OrthoDC(1.0)),
     "fedgs": Method(correction=OrthoDC(0.0)),
     "dcasgd": Method(correction=DelayCompensation(2.0)),
+    "delay-adaptive": Method(staleness=DelayAdaptive()),
+    "rescaled": Method(staleness=SpeedRescaled()),
+    "ringmaster": Method(gates=(DelayLimit(),)),
+    "generalized-asyncsgd": Method(selection=Routed()),
     "fedbuff": Method(correction=Tangent(), buffer=Buffer(10)),
+    "fadas": Method(buffer=Buffer(5), server_optimizer=ServerAMSGrad(), weighting="none", global_lr=0.01),
+    "port": Method(buffer=PortBuffer(10)),
+    "fedfa": Method(buffer=SlidingWindow(5)),
+    "ca2fl": Method(buffer=CalibratedBuffer(), weighting="none"),
+    "ace": Method(buffer=EveryClient(), weighting="none"),
+    "aced": Method(buffer=RecentClients(), weighting="none"),
+    "fedcompass": Method(adaptive_epochs=ArrivalGroups()),
     "asyncfeded": Method(penalty=Distance(1.0, warmup=10), adaptive_epochs=AdaptiveEpochs(1.0)),
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
@@ -149,6 +184,11 @@ METHODS: dict[str, Method] = {
     "fedavg": Method(buffer=Barrier()),
 }
 """Every published method by its name."""
+COMPARED = (
+    *("fedasync", "asyncsgd", "fedortho", "fedgs", "dcasgd", "fedbuff", "asyncfeded"),
+    *("asyncbezier", "asyncbezier-ed", "asyncdisc", "fedavg"),
+)
+"""The methods that a comparison takes by default: the paper's."""
 
 
 def named_method(method: Method | str) -> tuple[str, Method]:

@@ -46,6 +46,10 @@ class Move(ABC):
         """Return another step, ``scale`` times ``vector``, to replace this one."""
         return TangentMove(self.space, self.theta, vector, staleness=self.staleness, scale=scale)
 
+    def with_staleness(self, staleness: int) -> Move:
+        """Return the step with another greatest staleness."""
+        return replace(self, staleness=staleness)
+
 
 @dataclass(frozen=True)
 class TangentMove(Move):
@@ -84,7 +88,7 @@ class FusedMove(Move):
     held: Tensor | None = None
 
     def vector(self) -> Tensor:
-        return self._add_to(torch.zeros_like(self.theta) if self.held is None else self.held, None)
+        return self._add_to(self.held, None)
 
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
         return replace(self, held=held, staleness=max(self.staleness, staleness))
@@ -92,5 +96,5 @@ class FusedMove(Move):
     def target(self, out: Tensor | None) -> Tensor:
         return self._add_to(self.theta if self.held is None else self.theta + self.held, out)
 
-    def _add_to(self, start: Tensor, out: Tensor | None) -> Tensor:
+    def _add_to(self, start: Tensor | None, out: Tensor | None) -> Tensor:
         return combine(start, self.offsets, self.theta, self.base, self.coefficients, out)

@@ -7,19 +7,23 @@ from typing import Any
 
 from asyncmanifold.errors import InputError
 from asyncmanifold.geometry import EMBEDDINGS, Embedding
-from asyncmanifold.server.averaging import Averaging
-from asyncmanifold.server.buffer import BUFFERS, StepBuffer
+from asyncmanifold.server.adaptive_optimizers import SERVER_OPTIMIZERS
+from asyncmanifold.server.averaging import AVERAGINGS, AveragedModel
+from asyncmanifold.server.buffer import StepBuffer
 from asyncmanifold.server.codecs import OUTGOING
 from asyncmanifold.server.corrections import CORRECTIONS, Correction
+from asyncmanifold.server.delays import STALENESS
 from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.local_privacy import LocalPrivacy
-from asyncmanifold.server.optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from asyncmanifold.server.optimizers import ServerOptimizer
 from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.peers import GATES
-from asyncmanifold.server.penalties import PENALTIES, STALENESS, AdaptiveEpochs, Penalty, Staleness
+from asyncmanifold.server.penalties import PENALTIES, AdaptiveEpochs, Penalty, Staleness
 from asyncmanifold.server.private_buffer import PrivateBuffer
 from asyncmanifold.server.rates import RATE_SCHEDULES, RateSchedule
 from asyncmanifold.server.selection import SELECTIONS, Selection
+from asyncmanifold.server.step_windows import BUFFERS
+from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
 OUTGOING["local-privacy"] = LocalPrivacy
 BUFFERS["private-buffer"] = PrivateBuffer
@@ -32,8 +36,11 @@ KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "staleness": (Staleness, STALENESS),
     "buffer": (StepBuffer, BUFFERS),
     "server_optimizer": (ServerOptimizer, SERVER_OPTIMIZERS),
-    "averaging": (Averaging, {"averaging": Averaging}),
-    "adaptive_epochs": (AdaptiveEpochs, {"adaptive-epochs": AdaptiveEpochs}),
+    "averaging": (AveragedModel, AVERAGINGS),
+    "adaptive_epochs": (
+        EpochRule,
+        {"adaptive-epochs": AdaptiveEpochs, "arrival-groups": ArrivalGroups},
+    ),
     "selection": (Selection, SELECTIONS),
     "rate_schedule": (RateSchedule, RATE_SCHEDULES),
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from asyncmanifold.checks import check
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Memory, Part
 
@@ -37,9 +40,41 @@ class ServerOptimizer(Part):
     4.25
     """
 
+    takes_rate: ClassVar[bool] = False
+    """Whether η_g is a factor of the step that ``step`` returns, not of the steps that it is given: for an
+    optimizer whose steps do not grow with the steps it is given."""
+
     def step(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         """Return the step to take, a tangent vector at the current model, and the new memory."""
         return move.vector(), memory
 
+    def factor(self, move: Move) -> float:
+        """Return the factor of the step that ``step`` returns, besides η_g."""
+        return 1.0
 
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {}
+
+@dataclass(frozen=True)
+class ServerMomentum(ServerOptimizer):
+    """m ← β m + step; the model moves by m (FedAvgM, Hsu et al. 2019; here on every step).
+
+    Arguments:
+        server_momentum: β.
+
+    >>> from dataclasses import replace
+    >>> from asyncmanifold import METHODS, ServerMomentum
+    >>> replace(METHODS["fedbuff"], server_optimizer=ServerMomentum(0.5)).server_optimizer
+    ServerMomentum(server_momentum=0.5)
+    """
+
+    server_momentum: float = 0.9
+    tangents: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def __post_init__(self) -> None:
+        check(self, server_momentum="in [0, 1)")
+
+    def init(self, theta: Tensor) -> Memory:
+        return {"velocity": torch.zeros_like(theta)}
+
+    def step(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
+        velocity = move.vector().add_(memory["velocity"], alpha=self.server_momentum)
+        return velocity, {"velocity": velocity}

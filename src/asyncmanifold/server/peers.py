@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.checks import check
+from asyncmanifold.server.delays import DelayLimit
 from asyncmanifold.server.gates import Gate, NormBound, StalenessBound, longest_offset
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.server.stages import Arrival, Memory
@@ -172,6 +173,7 @@ PEER_GATES: tuple[Gate, ...] = (PeerDirection(), PeerBound())
 GATES: dict[str, type[Gate]] = {
     "staleness-bound": StalenessBound,
     "norm-bound": NormBound,
+    "delay-limit": DelayLimit,
     "peer-bound": PeerBound,
     "peer-direction": PeerDirection,
 }

@@ -8,6 +8,7 @@ from typing import Literal
 
 from asyncmanifold.checks import check
 from asyncmanifold.server.stages import Arrival, Memory, Part
+from asyncmanifold.server.workloads import EpochRule, FinishedJob
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Hinge(Staleness):
 
 
 @dataclass(frozen=True)
-class AdaptiveEpochs:
+class AdaptiveEpochs(EpochRule):
     """K ← max(1, K + ⌊(γ̄ − γ) · κ⌋) with γ = ‖d‖/‖v‖ (AsyncFedED, arXiv 2205.13797).
 
     A client whose base model has drifted far, relative to its own update, gets fewer epochs, others more.
@@ -181,7 +182,7 @@ class AdaptiveEpochs:
     4
     """
 
-    target_ratio: float = 1.0
+    target_ratio: float = 1.0  # type: ignore[misc]  # a setting here
     _: KW_ONLY
     gain: float = 1.0
     adapt_after: int = 10
@@ -191,6 +192,9 @@ class AdaptiveEpochs:
     def __post_init__(self) -> None:
         check(self, target_ratio="above 0 and finite", gain="at least 0 and finite")
         check(self, adapt_after="at least 0", max_epochs="at least 1", epoch_rounding="'down' or 'nearest'")
+
+    def plan(self, job: FinishedJob, memory: Memory) -> tuple[int, Memory]:
+        return self.next(job.point_epochs, job.drift_norm, job.update_norm, job.updates), memory
 
     def next(self, epochs: int, drift_norm: float, update_norm: float, updates: int) -> int:
         """Return the epochs of a client's next job."""
@@ -202,4 +206,3 @@ class AdaptiveEpochs:
 
 
 PENALTIES: dict[str, type[Penalty]] = {"distance": Distance}
-STALENESS: dict[str, type[Staleness]] = {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge}

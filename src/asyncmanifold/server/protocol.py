@@ -8,7 +8,7 @@ offset. **Staleness** is the number of versions that the model has moved on sinc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
@@ -86,6 +86,40 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Situation:
+    """What the server knows about an arrival that the update itself does not say.
+
+    Arguments:
+        clients: n, how many clients the federation has now.
+        dispatched: when the job was sent, on the engine's clock.
+        time: when its update arrived.
+
+    >>> from asyncmanifold import Situation
+    >>> Situation(clients=15, dispatched=2.0, time=3.5).duration
+    1.5
+    """
+
+    clients: int = 1
+    dispatched: float = 0.0
+    time: float = 0.0
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Situation:
+        """Return the situation that the record of an update tells."""
+        known = {field.name for field in fields(cls)} & record.keys()
+        return cls(**{name: record[name] for name in known})
+
+    @property
+    def duration(self) -> float:
+        """How long the client took, from dispatch to arrival."""
+        return self.time - self.dispatched
+
+
+UNKNOWN = Situation()
+"""The situation of an update that nothing is said about: one client that took no time."""
+
+
+@dataclass(frozen=True)
 class Failure:
     """The outcome of a job without an update, with the reason."""
 
@@ -149,3 +183,12 @@ class Rejected(Exception):  # noqa: N818 - an outcome, not an error
         """The new memory of the part that rejects."""
         self.stage = ""
         """That part's stage, as the step fills it in."""
+
+
+class Discarded(Rejected):
+    """An update that a method does without, such as one that comes too late: no failure of its client.
+
+    >>> from asyncmanifold import Discarded, Rejected
+    >>> isinstance(Discarded("staleness 9 has reached the limit 9"), Rejected)
+    True
+    """

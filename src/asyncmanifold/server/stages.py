@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
-from asyncmanifold.server.protocol import Update
+from asyncmanifold.server.protocol import UNKNOWN, Situation, Update
 from asyncmanifold.vectors import Statistics
 
 Memory = dict[str, Any]
@@ -31,6 +31,14 @@ class Part:
     tangents: ClassVar[tuple[str, ...]] = ()
     """The entries of the memory that are tangent vectors at the current model, or dictionaries of these. On a
     curved space they are transported whenever the model moves."""
+
+    flat_only: ClassVar[str] = ""
+    """Why the part does not run with parameters on manifolds; empty if it does."""
+
+    @property
+    def memory_size(self) -> str:
+        """What the memory grows to, in words, if it is not the vectors that ``init`` returns."""
+        return ""
 
     def init(self, theta: Tensor) -> Memory:
         """Return the memory before the first update; ``theta`` is the initial model, with P entries."""
@@ -54,6 +62,8 @@ class Arrival:
     statistics: Statistics
     """The current model's statistics."""
     measure: Callable[[], Floats] = field(repr=False)
+    situation: Situation = UNKNOWN
+    """The number of clients, and when the job was sent and came back."""
     target_ratio: float = 1.0
     """γ̄ of the method's adaptive epochs: the ‖d‖/‖v‖ that they aim at; 1 without them."""
 
@@ -61,6 +71,11 @@ class Arrival:
     def client(self) -> int:
         """The client's number."""
         return self.update.client
+
+    @property
+    def clients(self) -> int:
+        """n, how many clients the federation has now."""
+        return self.situation.clients
 
     @cached_property
     def statistics_move(self) -> float:

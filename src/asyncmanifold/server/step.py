@@ -16,7 +16,7 @@ from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
-from asyncmanifold.server.protocol import Rejected, ServerState, Update
+from asyncmanifold.server.protocol import UNKNOWN, Rejected, ServerState, Situation, Update
 from asyncmanifold.server.stages import Arrival, Memory
 from asyncmanifold.server.statistics import (
     gather_statistics,
@@ -53,7 +53,7 @@ class Step:
     penalty: float
     """S."""
     fraction: float
-    """s = min(1, S · w · η_g · staleness factor)."""
+    """s = min(1, S · w · η_g · staleness factor), without η_g if the server optimizer applies it."""
     t: float
     """The smallest t* with ‖γ(t*) − Θ‖ = s ‖v'_n‖."""
     step_norm: float
@@ -67,6 +67,7 @@ def absorb(
     *,
     base: Tensor | None,
     weight: float,
+    situation: Situation = UNKNOWN,
     out: Tensor | None = None,
     space: Space = FLAT,
     variances: Tensor | None = None,
@@ -79,6 +80,7 @@ def absorb(
         update: what a client sent.
         base: the model of the version that the client started from; None if the server does not have it.
         weight: the client's share of all examples.
+        situation: the number of clients, and when the job was sent and came back; some parts use them.
         out: an unused vector of the model's size, which the new model may be written to: touching fresh
             memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
@@ -98,16 +100,18 @@ def absorb(
     update = replace(update, statistics=plausible_statistics(update.statistics, state.statistics, variances))
     memories = Memories(method, state)
     arrival, factor, offsets, mixing, curve = _admit_and_correct(
-        method, state, update, base, weight, space, memories
+        method, state, update, base, weight, space, memories, situation
     )
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
-    rate = method.global_lr * method.rate_schedule.factor(state.version)
-    fraction = penalty * arrival.weight * rate * slowing
-    if not method.synchronous:  # a round's steps become a mean, which η_g > 1 may extrapolate
+    rate = 1.0 if method.optimizer_takes_rate else method.rate(state.version)
+    fraction = penalty * arrival.weight * rate * slowing * method.selection.factor(arrival)
+    if method.buffer is None or not method.buffer.is_mean:
         fraction = min(1.0, fraction)
+    elif method.buffer.counts_relatively and method.weighting == "examples":
+        fraction *= arrival.clients
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
     statistics = shortened(update.statistics, state.statistics, factor)
@@ -140,11 +144,10 @@ def absorb(
 def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerState:
     """Return the state after the steps that a buffer holds; a barrier's steps become their weighted mean."""
     memories = Memories(method, state)
-    held = method.buffer and method.buffer.release(memories.recall("buffer"))
-    if not held:
+    if method.buffer is None or (held := method.buffer.release(memories.recall("buffer"))) is None:
         return state
     step, scale = held
-    memories.keep("buffer", {})
+    memories.keep("buffer", method.buffer.emptied(memories.recall("buffer")))
     move = TangentMove(space, state.theta, step, scale=scale)
     return _move_model(method, state, memories, move, state.memory["statistics"], space)
 
@@ -165,6 +168,7 @@ def _admit_and_correct(
     weight: float,
     space: Space,
     memories: Memories,
+    situation: Situation = UNKNOWN,
 ) -> tuple[Arrival, float, Tangents, Floats, Floats]:
     """Pass an update through the gates and correct it.
 
@@ -180,6 +184,7 @@ def _admit_and_correct(
         theta=state.theta,
         statistics=state.statistics,
         measure=lambda: _check_finite(offsets.gram()),
+        situation=situation,
         target_ratio=method.target_ratio,
     )
     factor = 1.0
@@ -213,8 +218,10 @@ def _move_model(
 ) -> ServerState:
     """Return the state at its next version, with so many more updates accepted."""
     scale = move.scale
-    if method.server_optimizer is not None:
-        move = move.along(memories.call("server_optimizer", method.server_optimizer.step, move))
+    if (optimizer := method.server_optimizer) is not None:
+        rate = method.rate(state.version) if optimizer.takes_rate else 1.0
+        step = memories.call("server_optimizer", optimizer.step, move)
+        move = move.along(step, rate * optimizer.factor(move))
     theta = move.target(out)
     if not space.is_flat:
         memories.transport_tangents(space, theta)

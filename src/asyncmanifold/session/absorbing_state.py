@@ -13,12 +13,14 @@ from torch import Tensor
 
 from asyncmanifold.devices import find_device, move
 from asyncmanifold.errors import InputError
+from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, unpack_update
 from asyncmanifold.server.private_buffer import PrivateBuffer
 from asyncmanifold.server.protections import check_unmixed
-from asyncmanifold.server.protocol import Job, ServerState, Update
+from asyncmanifold.server.protocol import Job, ServerState, Situation, Update
 from asyncmanifold.server.step import Step, absorb, flush
+from asyncmanifold.server.workloads import FinishedJob
 from asyncmanifold.session.privacy_account import PrivacyAccount
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.trace import Record
@@ -35,6 +37,9 @@ class AbsorbingState:
                 f"{method.embedding}: its geodesics or lengths follow from inner products in flat space, and "
                 "the model has parameters on manifolds; curves measured by their parameter run there"
             )
+        for part in method.stages.values() if not model.space.is_flat else ():
+            if part.flat_only:
+                raise InputError(f"{part}: {part.flat_only}, and the model has parameters on manifolds")
         self.privacy = privacy
         self.method, self.run, self.model = method, run, model
         self._device = find_device(run.server_device)
@@ -74,16 +79,18 @@ class AbsorbingState:
             self._remember(stage, memory)
         if job.version > self.state.version:
             self.state = flush(self.method, self.state, self.model.space)
-        state, _, step = self._absorb(job, parcel, entry["weight"])
+        state, _, step = self._absorb(job, parcel, entry["weight"], Situation.of(entry["record"]))
         self._count_released_sum(state, job)
         self.privacy.recall(entry["record"])
         if entry["record"]["version"] > state.version:
             state = flush(self.method, state, self.model.space)
-        self._advance(state, job, step)
+        self._advance(state, job, step, Situation.of(entry["record"]))
         self.dispatched = max(self.dispatched, entry["dispatched"])
         self._started = perf_counter() - entry["record"]["wall_seconds"]
 
-    def _absorb(self, job: Job, parcel: Parcel, weight: float) -> tuple[ServerState, Update, Step]:
+    def _absorb(
+        self, job: Job, parcel: Parcel, weight: float, situation: Situation
+    ) -> tuple[ServerState, Update, Step]:
         """Return the state after a job's result, which is not the session's yet."""
         update = self._place_update(unpack_update(parcel, job, self.method.outgoing))
         if self.method.protection is not None:  # which leaves the model's statistics as they are
@@ -96,6 +103,7 @@ class AbsorbingState:
             update,
             base=job.theta,
             weight=weight,
+            situation=situation,
             out=self._spare,
             space=self.model.space,
             variances=self._variances,
@@ -111,7 +119,7 @@ class AbsorbingState:
                 held = buffer.contributors(self.state.memory.get("buffer", {}))
                 self.privacy.count({*held, job.client})
 
-    def _advance(self, state: ServerState, job: Job, step: Step) -> ServerState:
+    def _advance(self, state: ServerState, job: Job, step: Step, situation: Situation) -> ServerState:
         """Make a state the session's; return the one before it."""
         before, self.state = self.state, state
         self.refused = 0
@@ -119,10 +127,24 @@ class AbsorbingState:
         if state.theta is self._spare:
             self._spare = None
         if self.method.adaptive_epochs is not None:
-            self.epochs[job.client] = self.method.adaptive_epochs.next(
-                job.point_epochs, step.drift_norm, step.update_norm, before.updates
-            )
+            self._plan_epochs(job, step, situation, before.updates)
         return before
+
+    def _plan_epochs(self, job: Job, step: Step, situation: Situation, updates: int) -> None:
+        """Decide how many epochs the client's next job has."""
+        rule, memories = self.method.adaptive_epochs, Memories(self.method, self.state)
+        assert rule is not None
+        finished = FinishedJob(
+            client=job.client,
+            point_epochs=job.point_epochs,
+            curve_epochs=job.curve_epochs,
+            drift_norm=step.drift_norm,
+            update_norm=step.update_norm,
+            updates=updates,
+            situation=situation,
+        )
+        self.epochs[job.client] = memories.call("adaptive_epochs", rule.plan, finished)
+        self.state = replace(self.state, memory=memories.kept)
 
     def _log_entry(self, record: Record, job: Job, parcel: Parcel, weight: float) -> dict[str, Any]:
         """Return everything that ``absorb_again`` needs."""

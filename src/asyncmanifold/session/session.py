@@ -21,7 +21,7 @@ from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.outgoing import Parcel, check_report
-from asyncmanifold.server.protocol import Job, Rejected, ServerState
+from asyncmanifold.server.protocol import Discarded, Job, Rejected, ServerState, Situation
 from asyncmanifold.server.step import flush
 from asyncmanifold.session.absorbing_state import AbsorbingState
 from asyncmanifold.session.best_model import BestModel, BestSoFar, replace_non_finite
@@ -173,7 +173,7 @@ class Session(AbsorbingState):
         """Absorb the result of a job and return its record, of an update or of a rejection.
 
         ``weight`` is the client's share of all examples; ``arrival`` holds further fields of the record,
-        such as ``time`` and ``dispatched``.
+        such as ``time``, ``dispatched`` and ``clients``, which parts may use.
         """
         try:
             if job.version < self.oldest:
@@ -181,11 +181,12 @@ class Session(AbsorbingState):
             check_report(parcel)
             if not self.privacy.is_local and self.is_spent(job.client):
                 raise Rejected(SPENT)
-            state, update, step = self._absorb(job, parcel, weight)
+            state, update, step = self._absorb(job, parcel, weight, Situation.of(arrival))
         except Rejected as problem:
             if problem.stage and problem.memory is not None:
                 self._remember(problem.stage, problem.memory)
-            return self.refuse(job, "rejected", str(problem), **arrival)
+            kind = "discarded" if isinstance(problem, Discarded) else "rejected"
+            return self.refuse(job, kind, str(problem), **arrival)
         if self.method.synchronous and self._jobs_out == 1:
             state = flush(self.method, state, self.model.space)
         self._count_released_sum(state, job)
@@ -208,7 +209,7 @@ class Session(AbsorbingState):
         if self.log is not None:
             self.log(self._log_entry(record, job, parcel, weight), job.theta)
         self._trace.write(record)
-        before = self._advance(state, job, step)
+        before = self._advance(state, job, step, Situation.of(arrival))
         self._users[job.version] -= 1
         self._jobs_out -= 1
         self._retire(before.version, before.theta)
@@ -239,7 +240,7 @@ class Session(AbsorbingState):
             self.run = replace(self.run, updates=self.control.updates)
 
     def refuse(self, job: Job, kind: str, reason: str, *, is_final: bool = False, **arrival: Any) -> Record:
-        """Record a job that changed nothing; ``kind`` is ``rejected`` or ``failed``.
+        """Record a job that changed nothing; ``kind`` is ``rejected``, ``failed`` or ``discarded``.
 
         ``is_final`` if the client itself refused it, and any other, and has released nothing.
         """
@@ -249,7 +250,7 @@ class Session(AbsorbingState):
             self.privacy.count([job.client], -self.privacy.job_releases(job.epochs))
         record = {"kind": kind, **arrival, **known, "reason": reason, **self.privacy.facts(job.client)}
         self._trace.write(record)
-        if is_final:
+        if is_final or kind == "discarded":  # no failure; a discard comes only after accepted updates
             return record
         self.refused += 1
         if self.refused >= max(LEAST_REFUSALS, 4 * self._jobs_out):

@@ -102,6 +102,8 @@ def summarise(
         "upload_bytes": upload or None,
         "download_bytes": download or None,
         "controls": counts["control"],
+        "discarded": counts["discarded"],
+        "cancelled": counts["cancelled"],
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }

@@ -16,6 +16,7 @@ from asyncmanifold.execution.executors import Executor
 from asyncmanifold.execution.training_worker import Outcome
 from asyncmanifold.server.outgoing import outline_update
 from asyncmanifold.server.protocol import Failure, Job
+from asyncmanifold.server.selection import check_choice
 from asyncmanifold.session.control import EXCLUDED
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.live_jobs import LiveJobs
@@ -47,6 +48,7 @@ class Simulation:
 
     def __init__(self, session: Session, schedule: Schedule, sizes: list[int]) -> None:
         """Start with all clients idle; ``sizes`` are their numbers of examples."""
+        check_choice(session.method.selection, schedule.concurrency)
         self.session = session
         protection = session.method.protection
         if protection is not None and protection.least_clients > len(sizes):
@@ -223,10 +225,27 @@ class Simulation:
             record = self.session.refuse(job, kind, outcome.reason, **where)
         else:
             weight = self._sizes[job.client] / self._examples
-            record = self.session.accept(job, outcome, weight, **where)
+            record = self.session.accept(job, outcome, weight, **where, clients=len(self._sizes))
         executor.release(job)
         if record["kind"] == "update":
             self.session.evaluate_if_due(self.time)
+            self._cancel_late_jobs(executor)
+
+    def _cancel_late_jobs(self, executor: Executor) -> None:
+        """Stop jobs whose models have become too old, and start their clients again from the current one."""
+        limit = self.session.method.cancel_from
+        while limit is not None and self.flights and not self.session.is_finished:
+            flight = next(iter(self.flights.values()))  # the first that was sent, so from the oldest model
+            job = flight.job
+            if self.session.state.staleness(job.version) < limit:
+                return
+            del self.flights[job.client]
+            if not flight.is_lost:
+                executor.release(job)
+            self.session.drop(job)
+            known = {"client": job.client, "job": job.number, "base_version": job.version}
+            self.session.write("cancelled", time=self.time, dispatched=flight.dispatched, **known)
+            self._send(self.session.job(job.client), executor)
 
     def _dispatch(self, executor: Executor) -> None:
         """Send jobs to idle clients up to the concurrency limit."""

@@ -132,7 +132,7 @@ class Replay:
         outcome = executor.result(job, self._session.remaining)
         if isinstance(outcome, Failure):
             return outcome.reason
-        known = ("time", "node", "dispatched", "partition")
+        known = ("time", "node", "dispatched", "partition", "clients")
         where: dict[str, Any] = {name: record[name] for name in known if name in record}
         made = self._session.accept(job, outcome, record["weight"], **where)
         executor.release(job)

@@ -14,6 +14,7 @@ from asyncmanifold.progress import display
 from asyncmanifold.report.figure_files import make_figures_folder
 from asyncmanifold.report.theory_page import write_theory
 from asyncmanifold.server.methods import METHODS, Method
+from asyncmanifold.server.penalties import AdaptiveEpochs
 from asyncmanifold.session.summary import mean_and_deviation
 from asyncmanifold.theory.constants import LAMBDA_MIN, Theorem, local_rate
 from asyncmanifold.theory.findings import Finding, LengthResult, MeasuredConstants, Setting
@@ -77,7 +78,7 @@ def chosen_setting(method: Method) -> Setting:
 def chosen_method(name: str) -> Method:
     """Return a published method as it is studied: clients count alike, and adaptive steps are bounded."""
     method = replace(METHODS[name], weighting="none", global_lr=GLOBAL_LR)
-    if method.adaptive_epochs is None:
+    if not isinstance(method.adaptive_epochs, AdaptiveEpochs):
         return method
     return replace(method, adaptive_epochs=replace(method.adaptive_epochs, max_epochs=MOST_STEPS))
 
