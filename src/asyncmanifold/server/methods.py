@@ -111,6 +111,11 @@ class Method:
         return 1.0 if self.adaptive_epochs is None else self.adaptive_epochs.target_ratio
 
     @property
+    def needs_trusted(self) -> bool:
+        """Whether a gate compares updates with the server's own on trusted data."""
+        return any(gate.needs_trusted for gate in self.all_gates.values())
+
+    @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
         return self.buffer is not None and self.buffer.waits_for_all
