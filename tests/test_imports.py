@@ -40,10 +40,15 @@ MAY_IMPORT = {
     "execution": {"client", "execution", "geometry", "server", "tasks", "vectors"},
     "configuration": {
         *("client.local_optimizers", "client.settings", "configuration", "geometry", "server"),
-        *("session", "simulation.schedules", "tasks.task"),
+        *("session", "simulation.attacks", "simulation.schedules", "tasks.task"),
     },
     "simulation": {
-        *("client.settings", "configuration.own_tasks", "configuration.python_tasks"),
+        *(
+            "client.settings",
+            "client.trusted_training",
+            "configuration.own_tasks",
+            "configuration.python_tasks",
+        ),
         *("configuration.tables", "execution", "progress", "results", "seeding"),
         *("server", "session", "simulation", "tasks", "threads", "vectors"),
     },
@@ -195,19 +200,19 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *("AdaptiveEpochs", "AsyncManifoldError", "Averaging", "Barrier", "Bezier", "Buffer"),
-        *("ClassesLatency", "Comparison", "Constant", "ConstantLatency", "Correction", "CyclicRate"),
-        *("DecayingRate", "DelayCompensation", "Disc", "Distance", "Embedding", "FixedRate", "Gate"),
-        "Hinge",
-        *("InputError", "Job", "LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound"),
-        *("OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection"),
-        *("Penalty", "Placement", "Point"),
-        "Polynomial",
-        *("Position", "RateSchedule", "RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError"),
-        *("Schedule", "Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares"),
-        *("Staleness", "StalenessBound", "StepBuffer", "StopRun", "Tangent", "Task", "Tunnel", "Uniform"),
-        *("Update", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
-        "use_portable_arithmetic",
+        *("ALittleIsEnough", "AdaptiveEpochs", "Admission", "AflGuard", "AsyncManifoldError", "Attack"),
+        *("Averaging", "Barrier", "Bezier", "Buffer", "CentredClipping", "ClassesLatency", "Comparison"),
+        *("Constant", "ConstantLatency", "Correction", "CyclicRate", "DecayingRate"),
+        *("DelayCompensation", "Disc", "Distance", "Embedding", "FalseExamples", "FixedRate"),
+        *("Flooding", "FloodingThrottle", "Gate", "GaussianNoise", "Hinge", "InnerProduct"),
+        *("InputError", "Job", "LabelFlip", "LocalTraining", "LogNormalLatency", "METHODS", "Method"),
+        *("NormBound", "NotANumber", "OrthoDC", "Outgoing", "PARTS", "Parcel", "Patch", "PeerBound"),
+        *("PeerDirection", "Penalty", "Placement", "Point", "Polynomial", "Position", "RateSchedule"),
+        *("RecordedLatency", "Records", "Rejected", "Result", "Run", "RunError", "Scaling", "Schedule"),
+        *("Score", "Search", "Selection", "ServerOptimizer", "ServerState", "Shares", "SignFlip"),
+        *("Staleness", "StalenessBound", "StepBuffer", "StopRun", "Tangent", "Task", "Tunnel"),
+        *("Uniform", "Update", "ZenoPlusPlus", "__version__", "absorb", "compare", "load_model"),
+        *("simulate", "tune", "use_portable_arithmetic"),
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 from asyncmanifold.configuration.own_tasks import OwnTask
 from asyncmanifold.server.named_parts import KINDS
+from asyncmanifold.simulation.attacks import ATTACKS
 from asyncmanifold.simulation.schedules import LATENCIES
 
 TASKS: dict[str, type[Any] | str] = {
@@ -27,6 +28,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "task": TASKS,
     **{stage: names for stage, (_, names) in KINDS.items()},
     "latency": LATENCIES,
+    "attack": ATTACKS,
 }
 
 

@@ -18,6 +18,7 @@ from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.session.idle import IdleClients
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.session import Session
+from asyncmanifold.simulation.attacker import Attacker
 from asyncmanifold.simulation.schedules import Schedule
 
 
@@ -41,6 +42,8 @@ class Simulation:
         """Start with all clients idle; ``sizes`` are their numbers of examples."""
         self.session = session
         self._schedule, self._sizes, self._examples = schedule, sizes, sum(sizes)
+        self._attacker = Attacker(schedule.attack, len(sizes), session)
+        self._shares = self._attacker.shares(sizes, schedule.claim_limit)
         self._mean_length = float(session.training.point_epochs + session.curve_epochs)
         present, changes = schedule.membership(len(sizes), session.run.seed)
         self.time = 0.0
@@ -74,7 +77,8 @@ class Simulation:
         flight = self.flights[self._arrivals[0][2]]
         if flight.is_lost:
             return flight, Failure("lost")
-        return flight, executor.result(flight.job, self.session.remaining)
+        outcome = executor.result(flight.job, self.session.remaining)
+        return flight, self._attacker.send(flight.job, outcome)
 
     def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
         """Process one event, record it, and send the jobs that follow."""
@@ -95,6 +99,7 @@ class Simulation:
             "time": self.time,
             "idle": list(self.idle),
             "changes": self.changes,
+            "known": self._attacker.known,
             "flights": [vars(flight) | {"job": vars(flight.job)} for flight in self.flights.values()],
         }
 
@@ -104,6 +109,7 @@ class Simulation:
         self.time = packed["time"]
         self.idle = IdleClients(packed["idle"])
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
+        self._attacker.known = packed.get("known", {})
         self.flights = {}
         for entry in packed["flights"]:
             job = rebuild(Job, self.session.place(entry["job"]))
@@ -132,7 +138,8 @@ class Simulation:
         del self.flights[job.client]
         self.idle.add(job.client)
         self.time = flight.arrival
-        where = {"time": self.time, "dispatched": flight.dispatched}
+        where: dict[str, Any] = {"time": self.time, "dispatched": flight.dispatched}
+        where |= self._attacker.marks(job.client)
         if flight.is_lost:
             self.session.drop(job)
             known = {"client": job.client, "job": job.number, "base_version": job.version}
@@ -141,8 +148,8 @@ class Simulation:
         if isinstance(outcome, Failure):
             record = self.session.refuse(job, "failed", outcome.reason, **where)
         else:
-            weight = self._sizes[job.client] / self._examples
-            record = self.session.accept(job, outcome, weight, **where)
+            record = self.session.accept(job, outcome, self._shares[job.client], **where)
+            self._attacker.note(job, outcome, record)
         executor.release(job)
         if record["kind"] == "update":
             self.session.evaluate_if_due(self.time)
@@ -160,6 +167,7 @@ class Simulation:
         relative = self._sizes[job.client] * len(self._sizes) / self._examples
         seed = self.session.run.seed
         wait = self._schedule.duration(job.epochs * relative, self._mean_length, job.client, job.number, seed)
+        wait /= self._attacker.pace(job.client)
         is_lost = self._schedule.is_lost(job.client, job.number, seed)
         flight = SimulatedFlight(job, self.time, self.time + wait, is_lost)
         self.flights[job.client] = flight

@@ -16,6 +16,7 @@ from typing import Literal
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.simulation.attacks import Attack
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,9 @@ class Schedule:
         late_by: when the last of them has joined.
         leave_fraction: the share of clients that leave for good, at a time drawn from [0, ``leave_by``].
         leave_by: when the last of them has left.
+        claim_limit: a client's examples count up to this multiple of the median number that clients claim; by
+            default without a limit.
+        attack: what hostile clients do, if there are any.
 
     >>> from asyncmanifold import ClassesLatency, Schedule
     >>> Schedule("clock", latency=ClassesLatency(0.3, 5.0), concurrency=8).kind
@@ -193,9 +197,12 @@ class Schedule:
     late_by: float = 0.0
     leave_fraction: float = 0.0
     leave_by: float = 0.0
+    claim_limit: float | None = None
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         check(self, kind="'queue' or 'clock'", concurrency="at least 1", drop_probability="in [0, 1)")
+        check(self, claim_limit="at least 1 and finite")
         check(self, late_fraction="between 0 and 1", leave_fraction="between 0 and 1")
         for name in ("late", "leave"):
             joins_or_leaves = getattr(self, f"{name}_fraction") > 0.0
