@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from attack_tables import attack_tables
+
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.report.comparison import tabulate
 from asyncmanifold.report.figure import Figure, layer, quantity
@@ -36,6 +38,7 @@ def main(out: Path) -> None:
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out)}
+    tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:

@@ -14,7 +14,7 @@ asyncmanifold() { # COMMAND …: with OPTIONS where runs are made
 }
 
 methods_of() { # FILE: the methods that a scenario adds
-  sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$1" | paste -sd,
+  sed -n -e 's/^\[methods\.\(.*\)\]/\1/p' -e 's/^"\(.*\)" = {.*/\1/p' "$1" | paste -sd,
 }
 tune() { # SCENARIO FILE VALUES UPDATES: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
   asyncmanifold tune "$1" --data "$data/$2" --method $methods --values "$3" --seeds 100 --out "$out/$1-coarse" \
@@ -111,6 +111,13 @@ surfaces() { # discs against curves and tangent steps; on digits the others have
     --out "$out/surfaces-femnist-tune" --resume --set channels_last=true
   compare surfaces-femnist femnist.npz surfaces-femnist 0,1,2 --methods $some --set channels_last=true
 }
+attacks() { # every attack against every gate, with three methods; no data file
+  for attack in none sign-flip scaling gaussian-noise label-flip a-little-is-enough inner-product flooding \
+    false-examples nan; do
+    asyncmanifold compare "$here/attacks.toml" --set attack=$attack --methods "$(methods_of "$here/attacks.toml")" \
+      --seeds "${SEEDS:-0,1}" --out "$out/attacks/$attack" --resume
+  done
+}
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
     --resume ${UPDATES:+--set "updates=$UPDATES"} "${@:3}"
@@ -125,5 +132,5 @@ paper() {
   paper_cxr8
 }
 [ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord thresholds local_epochs long_jobs central \
-  curved tunnels surfaces
+  curved tunnels surfaces attacks
 for step in "$@"; do $step; done

@@ -52,6 +52,8 @@ class StepNumbers:
     projected: list[bool]
     fraction: float
     t: float
+    client: int = 0
+    step_norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,13 @@ def _add_record(run: RunData, record: Record) -> None:
         numbers = {name: _number(record[name]) for name in ("update", "time", "staleness", "fraction", "t")}
         cosines = [_number(value) for value in record["cosines"]]
         run.steps.append(
-            StepNumbers(**numbers, cosines=cosines, projected=list(map(bool, record["projected"])))
+            StepNumbers(
+                **numbers,
+                cosines=cosines,
+                projected=list(map(bool, record["projected"])),
+                client=int(_number(record["client"])),
+                step_norm=_number(record.get("step_norm", 0.0)),
+            )
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -111,8 +112,8 @@ class GaussianNoise(Attack):
 
     def change(self, offsets: Tensor, known: Tensor | None, random: np.random.Generator) -> Tensor:
         noise = torch.from_numpy(random.standard_normal(tuple(offsets.shape), dtype=np.float32))
-        lengths = offsets.norm(dim=1, keepdim=True)
-        return noise * (lengths * (self.hostile_strength / offsets.shape[1] ** 0.5))
+        lengths: Tensor = offsets.norm(dim=1, keepdim=True)
+        return noise * (lengths * (self.hostile_strength / sqrt(offsets.shape[1])))
 
 
 @dataclass(frozen=True)
