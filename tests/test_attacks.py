@@ -34,6 +34,7 @@ from asyncmanifold import (
 )
 from asyncmanifold.client.training import Trainer
 from asyncmanifold.configuration.config import load_config
+from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.session.summary import summarise
@@ -215,7 +216,7 @@ def test_no_attack_makes_the_model_not_finite(name, gates):
     result = run(attack, replace(METHODS["fedasync"], gates=gates), updates=12)
     assert torch.isfinite(FlatModel(result.model).vector).all()
     assert result.summary["updates"] == 12
-    if name == "nan":
+    if name == "not-a-number":
         assert result.summary["hostile_admitted"] == 0.0
         assert result.summary["honest_admitted"] == 1.0
 
@@ -338,6 +339,10 @@ def test_attacks_are_named_in_configurations():
     config = load_config("digits", "fedasync", settings={"attack": "flooding", "claim_limit": "5"})
     assert config.schedule.attack == Flooding()
     assert config.schedule.claim_limit == 5.0
+    for name, attack in ATTACKS.items():  # each can be set, and is written as it was
+        config = load_config("digits", settings={"attack": name})
+        assert config.schedule.attack == attack()
+        assert to_tree(config.schedule)["attack"]["name"] == name
     strong = {"attack": "{name = 'sign-flip', hostile_fraction = 0.1}", "hostile_strength": "7"}
     assert load_config("digits", settings=strong).schedule.attack == SignFlip(0.1, 7.0)
 

@@ -104,8 +104,8 @@ def test_centred_clipping_by_hand():
 
 
 def test_the_throttle_by_hand():
-    """q = 3, two others: client 7 is heard again in full after both others were."""
-    method, state = guarded(FloodingThrottle(3.0, throttle_others=2)), ServerState(torch.zeros(1))
+    """q = 3, all others: client 7 is heard again in full after both others were."""
+    method, state = guarded(FloodingThrottle(3.0, throttle_others=1.0)), ServerState(torch.zeros(1))
     counted = []
     for client in (7, 7, 3, 7, 5, 7, 7, 3):
         state, step = send(method, state, [1.0], client)
@@ -152,12 +152,12 @@ def test_centred_clipping_is_the_slow_rule(points, radius):
 
 
 def test_the_throttle_is_the_slow_rule():
-    method, state = guarded(FloodingThrottle(2.0, throttle_others=3)), ServerState(torch.zeros(1))
+    method, state = guarded(FloodingThrottle(2.0)), ServerState(torch.zeros(1))
     random, since, repeats, known = np.random.default_rng(3), {}, {}, set()
     for _ in range(200):
         client = 0 if random.random() < 0.5 else int(random.integers(1, 7))  # client 0 floods
         others = known - {client}
-        is_full = client not in since or len(since[client]) >= max(1, min(3, len(others)))
+        is_full = client not in since or len(since[client]) >= max(1, (len(others) + 1) // 2)
         repeats[client] = 0 if is_full else repeats[client] + 1
         if is_full:
             since[client] = set()

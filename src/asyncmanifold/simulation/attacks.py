@@ -112,8 +112,9 @@ class GaussianNoise(Attack):
 
     def change(self, offsets: Tensor, known: Tensor | None, random: np.random.Generator) -> Tensor:
         noise = torch.from_numpy(random.standard_normal(tuple(offsets.shape), dtype=np.float32))
-        lengths: Tensor = offsets.norm(dim=1, keepdim=True)
-        return noise * (lengths * (self.hostile_strength / sqrt(offsets.shape[1])))
+        lengths = offsets.norm(dim=1, keepdim=True)
+        sent: Tensor = noise * (lengths * (self.hostile_strength / sqrt(offsets.shape[1])))
+        return sent
 
 
 @dataclass(frozen=True)
@@ -240,5 +241,5 @@ ATTACKS: dict[str, type[Attack]] = {
     "inner-product": InnerProduct,
     "flooding": Flooding,
     "false-examples": FalseExamples,
-    "nan": NotANumber,
+    "not-a-number": NotANumber,
 }
