@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from attack_tables import attack_tables
 from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
@@ -41,6 +42,7 @@ def main(out: Path) -> None:
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
+    tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:

@@ -14,7 +14,7 @@ asyncmanifold() { # COMMAND …: with OPTIONS where runs are made
 }
 
 methods_of() { # FILE: the methods that a scenario adds
-  sed -n 's/^\[methods\.\(.*\)\]/\1/p' "$1" | paste -sd,
+  sed -n -e 's/^\[methods\.\(.*\)\]/\1/p' -e 's/^"\(.*\)" = {.*/\1/p' "$1" | paste -sd,
 }
 tune() { # SCENARIO FILE VALUES UPDATES: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
   asyncmanifold tune "$1" --data "$data/$2" --method $methods --values "$3" --seeds 100 --out "$out/$1-coarse" \
@@ -126,6 +126,13 @@ uploads() { # what codecs cost: three methods, two tasks; femnist is shorter tha
       --out "$out/uploads-femnist-mini-$codec" --resume
   done
 }
+attacks() { # every attack against every gate, with three methods; no data file
+  for attack in none sign-flip scaling gaussian-noise label-flip a-little-is-enough inner-product flooding \
+    false-examples not-a-number; do
+    asyncmanifold compare "$here/attacks.toml" --set attack=$attack --methods "$(methods_of "$here/attacks.toml")" \
+      --seeds "${SEEDS:-0,1}" --out "$out/attacks/$attack" --resume
+  done
+}
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
     --resume ${UPDATES:+--set "updates=$UPDATES"} "${@:3}"
@@ -140,5 +147,5 @@ paper() {
   paper_cxr8
 }
 [ $# -gt 0 ] || set -- femnist landscape shakespeare cxr8 ablation on_chord thresholds local_epochs long_jobs central \
-  curved tunnels surfaces uploads privacy
+  curved tunnels surfaces uploads privacy attacks
 for step in "$@"; do $step; done

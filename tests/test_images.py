@@ -4,6 +4,7 @@ import io
 import pickle
 import sys
 import zipfile
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from asyncmanifold import LocalTraining, Run, simulate
+from asyncmanifold import InputError, LocalTraining, Run, simulate
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.experiments.many_runs import say_cautions
@@ -280,6 +281,19 @@ def test_femnist_takes_seeded_subsets(femnist_file):
     assert all(mark % 5 == 0 for mark in test)
     assert marks(settings.build(seed=5).test, femnist_mark) == test
     assert marks(settings.build(seed=6).test, femnist_mark) != test
+
+
+def test_trusted_images_are_nobodys(femnist_file):
+    settings = Femnist(data=femnist_file, clients=3, min_examples=2, trusted_examples=7)
+    task, plain = settings.build(4), replace(settings, trusted_examples=0).build(4)
+    assert plain.trusted is None
+    rows = [data.indices.tolist() for data in (task.trusted, task.test, *task.clients, *task.validation)]
+    used = [row for part in rows for row in part]
+    assert (len(rows[0]), len(used)) == (7, len(set(used)))
+    others = [data.indices.tolist() for data in (plain.test, *plain.clients, *plain.validation)]
+    assert sorted(used) == sorted(row for part in others for row in part)
+    with pytest.raises(InputError, match=r"trusted_examples=100000 must be below the \d+ training examples"):
+        replace(settings, trusted_examples=100_000).build(4)
 
 
 def test_femnist_writers_that_leave_a_client_short_are_one_line(femnist_file):

@@ -43,10 +43,15 @@ MAY_IMPORT = {
     "execution": {"client", "execution", "geometry", "server", "tasks", "vectors"},
     "configuration": {
         *("client.local_optimizers", "client.settings", "configuration", "geometry", "privacy", "server"),
-        *("session", "simulation.schedules", "tasks.task"),
+        *("session", "simulation.attacks", "simulation.schedules", "tasks.task"),
     },
     "simulation": {
-        *("client.settings", "configuration.own_tasks", "configuration.python_tasks"),
+        *(
+            "client.settings",
+            "client.trusted_training",
+            "configuration.own_tasks",
+            "configuration.python_tasks",
+        ),
         *("configuration.tables", "execution", "progress", "results", "seeding"),
         *("server", "session", "simulation", "tasks", "threads", "vectors"),
     },
@@ -200,21 +205,24 @@ def test_no_pickle_is_ever_loaded():
 
 def test_the_public_names():
     assert asyncmanifold.__all__ == [
-        *("AdaptiveEpochs", "ArrivalGroups", "AsyncManifoldError", "AveragedModel", "Averaging", "Barrier"),
-        *("Bezier", "Buffer", "CalibratedBuffer", "ClassesLatency", "Comparison", "Constant"),
+        *("ALittleIsEnough", "AdaptiveEpochs", "Admission", "AflGuard", "ArrivalGroups"),
+        *("AsyncManifoldError", "Attack", "AveragedModel", "Averaging", "Barrier", "Bezier", "Buffer"),
+        *("CalibratedBuffer", "CentredClipping", "ClassesLatency", "Comparison", "Constant"),
         *("ConstantLatency", "Correction", "CurveCodec", "CyclicRate", "DecayingRate", "DelayAdaptive"),
         *("DelayCompensation", "DelayLimit", "DeviceTraces", "Disc", "Discarded", "Distance", "Embedding"),
-        *("EpochRule", "EveryClient", "ExamplePrivacy", "ExponentialAveraging", "FixedRate", "Float16"),
-        *("Float32", "Gate", "Hinge", "InputError", "Int8", "Job", "LocalPrivacy", "LocalTraining"),
-        *("LogNormalLatency", "METHODS", "Method", "NormBound", "OrthoDC", "Outgoing", "PARTS", "Parcel"),
-        *("Patch", "PeerBound", "PeerDirection", "Penalty", "Placement", "Point", "Polynomial"),
-        *("PortBuffer", "Position", "PrivateBuffer", "RateSchedule", "RecentClients", "RecordedLatency"),
-        *("Records", "Rejected", "Result", "Routed", "Run", "RunError", "Schedule", "Score", "Search"),
-        *("Selection", "ServerAMSGrad", "ServerAdam", "ServerMomentum", "ServerOptimizer", "ServerState"),
-        *("ServerYogi", "Shares", "Situation", "SlidingWindow", "SpeedRescaled", "Staleness"),
-        *("StalenessBound", "StepBuffer", "StopRun", "SyntheticDevices", "TailAveraging", "Tangent"),
-        *("Task", "Tunnel", "Uniform", "Update", "__version__", "absorb", "compare", "load_model"),
-        *("simulate", "tune", "use_portable_arithmetic"),
+        *("EpochRule", "EveryClient", "ExamplePrivacy", "ExponentialAveraging", "FalseExamples"),
+        *("FixedRate", "Float16", "Float32", "Flooding", "FloodingThrottle", "Gate", "GaussianNoise"),
+        *("Hinge", "InnerProduct", "InputError", "Int8", "Job", "LabelFlip", "LocalPrivacy"),
+        *("LocalTraining", "LogNormalLatency", "METHODS", "Method", "NormBound", "NotANumber", "OrthoDC"),
+        *("Outgoing", "PARTS", "Parcel", "Patch", "PeerBound", "PeerDirection", "Penalty", "Placement"),
+        *("Point", "Polynomial", "PortBuffer", "Position", "PrivateBuffer", "RateSchedule"),
+        *("RecentClients", "RecordedLatency", "Records", "Rejected", "Result", "Routed", "Run", "RunError"),
+        *("Scaling", "Schedule", "Score", "Search", "Selection", "ServerAMSGrad", "ServerAdam"),
+        *("ServerMomentum", "ServerOptimizer", "ServerState", "ServerYogi", "Shares", "SignFlip"),
+        *("Situation", "SlidingWindow", "SpeedRescaled", "Staleness", "StalenessBound", "StepBuffer"),
+        *("StopRun", "SyntheticDevices", "TailAveraging", "Tangent", "Task", "Tunnel", "Uniform", "Update"),
+        *("ZenoPlusPlus", "__version__", "absorb", "compare", "load_model", "simulate", "tune"),
+        "use_portable_arithmetic",
     ]
     for name in asyncmanifold.__all__:
         assert getattr(asyncmanifold, name) is not None

@@ -17,7 +17,7 @@ from tiny import CLOCK, TRAINING, make_run, make_task, simulated
 
 COMPARISONS = [
     *("score-updates", "score-time", "gini", "theil", "clients"),
-    *("staleness", "cosine-spread", "projections"),
+    *("contribution", "staleness", "cosine-spread", "projections"),
 ]
 SINGLES = ["timeline", "cosines", "steps"]
 HOSTILE = "<script>alert('&\"')</script>\x00\ud800]]>"
@@ -55,6 +55,7 @@ def write_run(path: Path, name="plain", seed=0, scores=(0.2, 0.6), **settings):
             "projected": [False, True],
             "fraction": 0.3,
             "t": 0.2,
+            "step_norm": 0.1 * u,
         }
         for u in (1, 2, 3)
     ]
@@ -186,6 +187,17 @@ def test_many_methods_have_small_plots_of_their_own(tmp_path):
     assert 'data-figure="score-each" class="wide"' in page.read_text()
     marks = [layer["mark"]["type"] for layer in content(page)["figures"]["score-updates"]["layer"]]
     assert "area" not in marks  # six bands would hide each other
+
+
+def test_contributions_by_hand(compared):
+    """Client 0 has a job of 1.5, client 1 three of 1.5, 1.5 and 0.9, one lost; steps are 0.2, 0.1 and 0.3."""
+    drawn = content(write_report(compared))
+    found = [row for row in rows(drawn["data"]["contributions"]) if row["method"] == "plain"]
+    assert [(row["seed"], row["client"], row["updates"]) for row in found[:2]] == [(0, 0, 1), (0, 1, 2)]
+    durations = [row["duration"] for row in found[:2]]
+    assert durations == pytest.approx([1.5 / 1.4, 1.3 / 1.4], rel=1e-5)
+    assert [row["share"] for row in found[:2]] == pytest.approx([2 / 3, 4 / 3], rel=1e-5)
+    assert drawn["figures"]["contribution"]["facet"]["field"] == "method"
 
 
 def test_bars_histograms_and_shares_by_hand(compared):

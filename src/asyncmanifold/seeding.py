@@ -27,6 +27,9 @@ class Purpose(IntEnum):
     TUNNEL = 10
     OUTGOING = 11
     EXAMPLES = 12
+    TRUSTED = 20
+    HOSTILE = 21
+    ATTACK = 22
 
 
 def derive(seed: int, purpose: Purpose, *ids: int) -> np.random.Generator:

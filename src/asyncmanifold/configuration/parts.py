@@ -13,6 +13,7 @@ from typing import Any
 from asyncmanifold.configuration.own_tasks import OwnTask
 from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 from asyncmanifold.server.named_parts import KINDS
+from asyncmanifold.simulation.attacks import ATTACKS
 from asyncmanifold.simulation.schedules import LATENCIES
 
 TASKS: dict[str, type[Any] | str] = {
@@ -29,6 +30,7 @@ PARTS: dict[str, dict[str, Any]] = {
     **{stage: names for stage, (_, names) in KINDS.items()},
     "latency": LATENCIES,
     "example_privacy": {"dp-sgd": ExamplePrivacy},
+    "attack": ATTACKS,
 }
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from asyncmanifold.arithmetic import require_arithmetic
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.client.trusted_training import TrustedExamples, TrustedTrainer
 from asyncmanifold.configuration.parts import part_name
 from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.errors import InputError
@@ -27,6 +28,7 @@ from asyncmanifold.json_log import json_handlers
 from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.server.peers import PEER_GATES
+from asyncmanifold.server.trusted_gates import require_trusted
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.run import Run
@@ -52,6 +54,7 @@ class AsyncServer:
         bounds: gates that protect the model from single nodes, before the method's own. By default updates
             that point away from the others' are rejected, and much longer ones are shortened; ``()`` for
             none. A gate that the method has itself replaces the bound of its kind.
+        trusted: data that the server itself has, for gates that compare updates with its own.
         seed: the seed of all random numbers of the run.
         task: the app's own name for its task; nodes that pass another to ``train_reply`` are refused.
         arithmetic: ``"native"``, or ``"portable"`` to accept only nodes that compute portably
@@ -71,6 +74,7 @@ class AsyncServer:
         training: LocalTraining | None = None,
         policy: Policy | None = None,
         bounds: Sequence[Gate] = PEER_GATES,
+        trusted: TrustedExamples | None = None,
         seed: int = 0,
         task: str = "",
         arithmetic: str = "native",
@@ -79,6 +83,7 @@ class AsyncServer:
         own = {type(gate) for gate in self.method.gates}
         added = tuple(bound for bound in bounds if type(bound) not in own)
         self.method = replace(self.method, gates=(*added, *self.method.gates))
+        require_trusted(self.method, is_given=trusted is not None)
         for part in (self.method.embedding, *self.method.outgoing):
             if part_name(type(part)) is None:
                 raise InputError(
@@ -88,6 +93,7 @@ class AsyncServer:
         self.model = model
         self.training = training or LocalTraining()
         self.policy = policy or Policy()
+        self.trusted = trusted
         self.seed = seed
         self.task = task
         self.arithmetic = arithmetic
@@ -195,6 +201,15 @@ class AsyncServer:
         self, grid: Grid, session: Session, journal: Journal, train_config: ConfigRecord
     ) -> FlowerResult:
         """Absorb updates until the run ends, and write its summary."""
+        if self.trusted is not None and self.method.needs_trusted:
+            session.trusted = TrustedTrainer(
+                copy.deepcopy(self.model),
+                self.trusted.loss,
+                self.trusted.examples,
+                self.method.embedding,
+                self.training,
+                self.seed,
+            ).update
         journal.attach(session)
         session.kept = journal.kept_models(session.run.keep_models)
         deployment = Deployment(grid, session, self.policy, train_config, journal, self.task)

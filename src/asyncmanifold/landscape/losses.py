@@ -121,7 +121,9 @@ def _client_view(config: Config, repeated: RepeatedUpdate) -> View | None:
 def _server_view(config: Config, repeated: RepeatedUpdate) -> View | None:
     """Return the plane of the corrected curve from Θ^τ, along which the server went."""
     now = repeated.before.theta
-    offsets = corrected_offsets(config.method, repeated.before, repeated.update, repeated.job.theta)
+    offsets = corrected_offsets(
+        config.method, repeated.before, repeated.update, repeated.job.theta, repeated.trusted
+    )
     learned = LearnedCurve(now, offsets, config.method.embedding)
     stopped = "stop" if config.method.buffer is not None else "Θ^τ+1"
     models = {"Θ^τ": now, **_control_points(learned, "′"), stopped: learned.curve(repeated.record["t"])}

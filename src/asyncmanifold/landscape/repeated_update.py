@@ -5,12 +5,15 @@ A run keeps no model but the last, and need not: it is a function of its configu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from json import JSONDecodeError
 from math import isclose
 from pathlib import Path
+
+from torch import Tensor
 
 from asyncmanifold.configuration.config import Config
 from asyncmanifold.devices import find_device
@@ -45,6 +48,8 @@ class RepeatedUpdate:
     after: ServerState
     record: Record
     """The update's line in the trace of the repeated run."""
+    trusted: Callable[[], Tensor] | None = None
+    """Returns the server's own update, if a gate compares with it."""
 
 
 def read_updates(directory: Path) -> list[Record]:
@@ -101,7 +106,7 @@ def repeat_run(
     model, trace = FlatModel(task.build_model(run.seed), find_device(run.device)), _LastUpdate(observer)
     session = open_session(task, config.method, config.training, run, model, trace)
     simulation = Simulation(session, config.schedule, sizes_of(task.clients))
-    recipe = make_recipe(task, config.method, config.training, run)
+    recipe = make_recipe(task, config.method, config.training, run, config.schedule.attack)
     with closing(Placement(workers=workers).open(recipe)) as executor:
         simulation.start(executor)
         while True:
@@ -111,7 +116,8 @@ def repeat_run(
                 copies = _copy_inputs(arrival[0].job, arrival[1], session)
             simulation.advance(arrival, executor)
             if session.is_finished and copies is not None and trace.update is not None:
-                return RepeatedUpdate(*copies, session.state, trace.update)
+                trusted = session.trusted and partial(session.trusted, copies[2])
+                return RepeatedUpdate(*copies, session.state, trace.update, trusted)
 
 
 def differs(recorded: Record, repeated: Record) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import ceil
 
 from asyncmanifold.report.comparison import average
+from asyncmanifold.report.contribution_figure import contribution_figure
 from asyncmanifold.report.curves import histogram, thin_out
 from asyncmanifold.report.figure import Figure, Row, Specification, category, layer, quantity, rounded
 from asyncmanifold.report.finished_runs import FoundRuns, RunData, StepNumbers
@@ -36,6 +37,7 @@ def comparison_figures(found: FoundRuns) -> list[Figure]:
         *score_figures(found),
         *fairness_figures(found),
         clients_figure(found),
+        contribution_figure(found),
         staleness_figure(found),
         cosine_spread_figure(found),
         projections_figure(found),

@@ -55,6 +55,8 @@ class StepNumbers:
     t: float
     upload: float | None = None
     """Bytes that its client sent; None in a trace that does not say."""
+    client: int = 0
+    step_norm: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -201,9 +203,16 @@ def _add_record(run: RunData, record: Record) -> None:
     if kind == "update":
         numbers = {name: _number(record[name]) for name in ("update", "time", "staleness", "fraction", "t")}
         cosines = [_number(value) for value in record["cosines"]]
-        projected = list(map(bool, record["projected"]))
-        upload = _number_or_none(record.get("upload_bytes"))
-        run.steps.append(StepNumbers(**numbers, cosines=cosines, projected=projected, upload=upload))
+        run.steps.append(
+            StepNumbers(
+                **numbers,
+                cosines=cosines,
+                projected=list(map(bool, record["projected"])),
+                upload=_number_or_none(record.get("upload_bytes")),
+                client=int(_number(record["client"])),
+                step_norm=_number(record.get("step_norm", 0.0)),
+            )
+        )
 
 
 def _check_summary(summary: Summary) -> Summary:

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from statistics import median_low
+from typing import ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from asyncmanifold.checks import check
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.server.stages import Arrival, Memory, Part
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How much of an update is admitted, where a factor for its offsets does not say it all.
+
+    Arguments:
+        factor: of the offsets: v becomes ``factor`` · v.
+        centre: what shortened offsets are drawn to instead of 0, one row per control point: v becomes
+            centre + ``factor`` · (v − centre).
+        count: of the step, whatever the correction has made of the offsets.
+
+    >>> from asyncmanifold import Admission
+    >>> Admission(count=0.5).factor
+    1.0
+    """
+
+    factor: float = 1.0
+    centre: Tensor | None = None
+    count: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +55,20 @@ class Gate(Part):
     (ThreeEach(),)
     """
 
+    needs_trusted: ClassVar[bool] = False
+    """Whether it compares with the server's own update on trusted data, ``arrival.trusted``."""
+
     @property
     def cancel_from(self) -> int | None:
         """The staleness at which a running job is stopped and started again, if it can be."""
         return None
 
-    def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
-        """Return the factor for the offsets, usually 1, and the new memory; or raise ``Rejected``."""
+    def admit(self, arrival: Arrival, memory: Memory) -> tuple[float | Admission, Memory]:
+        """Return the factor for the offsets, usually 1, or an ``Admission``; and the new memory.
+
+        Raises ``Rejected`` for an update that is not admitted. Every gate sees the update as received; what
+        they return is applied in their order.
+        """
         return 1.0, memory
 
 
@@ -102,3 +132,18 @@ class NormBound(Gate):
 def longest_offset(arrival: Arrival) -> float:
     """Return the length of an update's longest offset."""
     return float(np.sqrt(np.clip(np.diag(arrival.gram)[:-1], 0.0, None).max()))
+
+
+def note_vote(votes: dict[int, float], client: int, value: float, most: int) -> dict[int, float]:
+    """Return the votes with a client's new one, in the order in which they were given, at most so many."""
+    kept = {voter: vote for voter, vote in votes.items() if voter != client}
+    kept[client] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+    return kept
+
+
+def usual_length(lengths: dict[int, float], length: float, arrival: Arrival) -> float:
+    """Return the clients' lower median; the first update is compared with the model's own length."""
+    own = float(arrival.theta.norm()) if len(lengths) == 1 else 0.0
+    return min(length, own) if own > 0.0 else median_low(lengths.values())

@@ -141,6 +141,11 @@ class Method:
         return min(limits, default=None)
 
     @property
+    def needs_trusted(self) -> bool:
+        """Whether a gate compares updates with the server's own on trusted data."""
+        return any(gate.needs_trusted for gate in self.all_gates.values())
+
+    @property
     def synchronous(self) -> bool:
         """Whether clients wait for each other."""
         return self.buffer is not None and self.buffer.waits_for_all

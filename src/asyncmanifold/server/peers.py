@@ -15,10 +15,20 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.checks import check
+from asyncmanifold.server.centred_clipping import CentredClipping
 from asyncmanifold.server.delays import DelayLimit
-from asyncmanifold.server.gates import Gate, NormBound, StalenessBound, longest_offset
+from asyncmanifold.server.flooding import FloodingThrottle
+from asyncmanifold.server.gates import (
+    Gate,
+    NormBound,
+    StalenessBound,
+    longest_offset,
+    note_vote,
+    usual_length,
+)
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.server.stages import Arrival, Memory
+from asyncmanifold.server.trusted_gates import AflGuard, ZenoPlusPlus
 
 CHANCE = 2.0
 """Random directions of P entries have cosines of 1/√P; this many times that is put down to chance."""
@@ -65,24 +75,15 @@ class PeerBound(Gate):
 
     def admit(self, arrival: Arrival, memory: Memory) -> tuple[float, Memory]:
         length, move = longest_offset(arrival), arrival.statistics_move
-        lengths = self._vote(memory["lengths"], arrival.client, length)
-        moves = self._vote(memory["moves"], arrival.client, move)
-        own = float(arrival.theta.norm()) if len(lengths) == 1 else 0.0
-        usual = min(length, own) if own > 0.0 else median_low(lengths.values())
+        lengths = note_vote(memory["lengths"], arrival.client, length, self.peer_votes)
+        moves = note_vote(memory["moves"], arrival.client, move, self.peer_votes)
+        usual = usual_length(lengths, length, arrival)
         factor = min(
             1.0,
             _ratio(self.peer_multiple * usual, length),
             _ratio(self.peer_multiple * median_low(moves.values()), move),
         )
         return factor, {"lengths": lengths, "moves": moves}
-
-    def _vote(self, votes: dict[int, float], client: int, value: float) -> dict[int, float]:
-        """Return the votes with a client's new one, in the order in which they were given."""
-        kept = {voter: vote for voter, vote in votes.items() if voter != client}
-        kept[client] = value
-        if len(kept) > self.peer_votes:
-            del kept[next(iter(kept))]
-        return kept
 
 
 @dataclass(frozen=True)
@@ -176,4 +177,8 @@ GATES: dict[str, type[Gate]] = {
     "delay-limit": DelayLimit,
     "peer-bound": PeerBound,
     "peer-direction": PeerDirection,
+    "aflguard": AflGuard,
+    "zeno++": ZenoPlusPlus,
+    "centred-clipping": CentredClipping,
+    "flooding-throttle": FloodingThrottle,
 }

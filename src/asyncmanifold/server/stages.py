@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.protocol import UNKNOWN, Situation, Update
 from asyncmanifold.vectors import Statistics
 
@@ -66,6 +68,10 @@ class Arrival:
     """The number of clients, and when the job was sent and came back."""
     target_ratio: float = 1.0
     """γ̄ of the method's adaptive epochs: the ‖d‖/‖v‖ that they aim at; 1 without them."""
+    space: Space = FLAT
+    """Where the model lives."""
+    lift: Callable[[], Tensor] | None = field(default=None, repr=False)
+    train_trusted: Callable[[], Tensor] | None = field(default=None, repr=False)
 
     @property
     def client(self) -> int:
@@ -84,6 +90,20 @@ class Arrival:
         if not current.numel():
             return 0.0
         return float(((received - current) / (1.0 + current.abs())).norm())
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """The offsets v_1 … v_n as tangent vectors at the current model: in flat space as received."""
+        return self.update.offsets if self.lift is None else self.lift()
+
+    @cached_property
+    def trusted(self) -> Tensor:
+        """The server's own update v_s on its trusted data, from the current model; trained on first use."""
+        if self.train_trusted is None:
+            raise InputError(
+                "a gate compares with the server's own update, and there is none: absorb(trusted=…)"
+            )
+        return self.train_trusted()
 
     @cached_property
     def gram(self) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 
@@ -13,6 +14,7 @@ from asyncmanifold.errors import InputError
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import FLAT, Space
 from asyncmanifold.server.corrections import cosines
+from asyncmanifold.server.gates import Admission
 from asyncmanifold.server.memories import Memories
 from asyncmanifold.server.methods import Method
 from asyncmanifold.server.moves import Move, TangentMove
@@ -71,6 +73,7 @@ def absorb(
     out: Tensor | None = None,
     space: Space = FLAT,
     variances: Tensor | None = None,
+    trusted: Callable[[], Tensor] | None = None,
 ) -> tuple[ServerState, Step]:
     """Return the state after ``update`` and the step that was made, or raise ``Rejected``; modify no input.
 
@@ -85,6 +88,7 @@ def absorb(
             memory pages costs as much as the arithmetic of an update.
         space: where the model lives; flat unless it has parameters on manifolds.
         variances: which of the floating-point statistics are variances, which cannot be negative.
+        trusted: returns the server's own update on trusted data; called if a gate asks for it.
 
     >>> import torch
     >>> from asyncmanifold import METHODS, ServerState, Update, absorb
@@ -99,22 +103,22 @@ def absorb(
     base = _check_update(method, state, update, base)
     update = replace(update, statistics=plausible_statistics(update.statistics, state.statistics, variances))
     memories = Memories(method, state)
-    arrival, factor, offsets, mixing, curve = _admit_and_correct(
-        method, state, update, base, weight, space, memories, situation
+    arrival, admission, offsets, mixing, curve = _admit_and_correct(
+        method, state, update, base, weight, space, memories, situation, trusted
     )
     received = arrival.gram
     end_norm, drift_norm = _length(curve, -1), _length(received, -1)
     penalty = memories.call("penalty", method.penalty.weigh, end_norm, drift_norm, arrival)
     slowing = memories.call("staleness", method.staleness.weigh, arrival)
     rate = 1.0 if method.optimizer_takes_rate else method.rate(state.version)
-    fraction = penalty * arrival.weight * rate * slowing * method.selection.factor(arrival)
+    fraction = penalty * arrival.weight * rate * slowing * admission.count * method.selection.factor(arrival)
     if method.buffer is None or not method.buffer.is_mean:
         fraction = min(1.0, fraction)
     elif method.buffer.counts_relatively and method.weighting == "examples":
         fraction *= arrival.clients
     t, move, length = offsets.step(method.embedding, mixing, curve, fraction, arrival.staleness)
 
-    statistics = shortened(update.statistics, state.statistics, factor)
+    statistics = shortened(update.statistics, state.statistics, admission.factor)
     gathered = gather_statistics(state.memory.get("statistics"), statistics, fraction)
     released: Move | None = move
     if method.buffer is not None:
@@ -152,11 +156,19 @@ def flush(method: Method, state: ServerState, space: Space = FLAT) -> ServerStat
     return _move_model(method, state, memories, move, state.memory["statistics"], space)
 
 
-def corrected_offsets(method: Method, state: ServerState, update: Update, base: Tensor) -> Tensor:
+def corrected_offsets(
+    method: Method,
+    state: ServerState,
+    update: Update,
+    base: Tensor,
+    trusted: Callable[[], Tensor] | None = None,
+) -> Tensor:
     """Return v'_1 … v'_n in flat space: an update's offsets after gates and correction."""
     base = _check_update(method, state, update, base)
     memories = Memories(method, state)
-    _, _, offsets, mixing, _ = _admit_and_correct(method, state, update, base, 1.0, FLAT, memories)
+    _, _, offsets, mixing, _ = _admit_and_correct(
+        method, state, update, base, 1.0, FLAT, memories, trusted=trusted
+    )
     return torch.stack(offsets.combined(mixing))
 
 
@@ -169,11 +181,12 @@ def _admit_and_correct(
     space: Space,
     memories: Memories,
     situation: Situation = UNKNOWN,
-) -> tuple[Arrival, float, Tangents, Floats, Floats]:
+    trusted: Callable[[], Tensor] | None = None,
+) -> tuple[Arrival, Admission, Tangents, Floats, Floats]:
     """Pass an update through the gates and correct it.
 
-    Return the arrival, the gates' factor, the offsets, the corrected ones as combinations of (v_1 … v_n,
-    d), and their inner products.
+    Return the arrival, what all gates together admit, the offsets, the corrected ones as combinations of
+    (v_1 … v_n, d), and their inner products.
     """
     offsets = tangents_at(space, state.theta, base, update.offsets, method.correction)
     arrival = Arrival(
@@ -186,14 +199,11 @@ def _admit_and_correct(
         measure=lambda: _check_finite(offsets.gram()),
         situation=situation,
         target_ratio=method.target_ratio,
+        space=space,
+        lift=offsets.at_model,
+        train_trusted=trusted,
     )
-    factor = 1.0
-    for stage, gate in method.all_gates.items():
-        factor *= memories.call(stage, gate.admit, arrival)
-    gram = arrival.gram
-    if factor != 1.0:
-        gram = _scale_offsets(gram, factor)
-    admitted = offsets if factor == 1.0 else offsets.scaled(factor)
+    admission, admitted, gram = _pass_gates(method, memories, arrival, offsets)
     if method.correction.transforms:
         admitted = memories.call("correction", admitted.transformed, method.correction, arrival)
         gram = _check_finite(admitted.gram())
@@ -203,7 +213,28 @@ def _admit_and_correct(
         admitted = admitted.replaced(admitted.combined(mixing))
         gram = _check_finite(admitted.gram())
         mixing, curve = np.eye(*mixing.shape), gram[:-1, :-1]
-    return arrival, factor, admitted, mixing, curve
+    return arrival, admission, admitted, mixing, curve
+
+
+def _pass_gates(
+    method: Method, memories: Memories, arrival: Arrival, offsets: Tangents
+) -> tuple[Admission, Tangents, Floats]:
+    """Return what all gates together admit, the offsets that are left, and their inner products with d."""
+    factor = count = 1.0
+    pending, is_drawn = 1.0, False  # the factors that have not been applied to the offsets
+    for stage, gate in method.all_gates.items():
+        found = memories.call(stage, gate.admit, arrival)
+        admission = found if isinstance(found, Admission) else Admission(found)
+        factor, count = factor * admission.factor, count * admission.count
+        if admission.centre is None:
+            pending *= admission.factor
+        elif admission.factor != 1.0:
+            rows = torch.lerp(admission.centre, offsets.scaled(pending).at_model(), admission.factor)
+            offsets, pending, is_drawn = offsets.replaced(list(rows)), 1.0, True
+    gram = _check_finite(offsets.gram()) if is_drawn else arrival.gram
+    if pending != 1.0:
+        gram, offsets = _scale_offsets(gram, pending), offsets.scaled(pending)
+    return Admission(factor, count=count), offsets, gram
 
 
 def _move_model(

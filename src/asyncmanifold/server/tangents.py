@@ -26,6 +26,10 @@ class Tangents(Protocol):
         """Return all inner products of (v_1 … v_n, d)."""
         ...
 
+    def at_model(self) -> Tensor:
+        """Return v_1 … v_n, one per row."""
+        ...
+
     def scaled(self, factor: float) -> Tangents:
         """Return the tangents with every offset multiplied by ``factor``."""
         ...
@@ -75,14 +79,16 @@ class FlatTangents(Tangents):
     def gram(self) -> Floats:
         return gram_matrix(self.offsets, self.theta, self.base)
 
+    def at_model(self) -> Tensor:
+        return self.offsets if self.factor == 1.0 else self.offsets * self.factor
+
     def scaled(self, factor: float) -> Tangents:
         return replace(self, factor=self.factor * factor)
 
     def transformed(
         self, correction: Correction, arrival: Arrival, memory: Memory
     ) -> tuple[Tangents, Memory]:
-        offsets = self.offsets if self.factor == 1.0 else self.offsets * self.factor
-        changed, memory = correction.transform(offsets, self.theta - self.base, arrival, memory)
+        changed, memory = correction.transform(self.at_model(), self.theta - self.base, arrival, memory)
         return replace(self, offsets=changed, factor=1.0), memory
 
     def coefficients(self, correction: Correction, gram: Floats) -> Floats:
@@ -133,13 +139,16 @@ class CurvedTangents(Tangents):
     def gram(self) -> Floats:
         return self.space.gram(self.theta, list(self.rows))
 
+    def at_model(self) -> Tensor:
+        return self.rows[:-1]
+
     def scaled(self, factor: float) -> Tangents:
         return replace(self, rows=torch.cat([self.rows[:-1] * factor, self.rows[-1:]]))
 
     def transformed(
         self, correction: Correction, arrival: Arrival, memory: Memory
     ) -> tuple[Tangents, Memory]:
-        changed, memory = correction.transform(self.rows[:-1], self.rows[-1], arrival, memory)
+        changed, memory = correction.transform(self.at_model(), self.rows[-1], arrival, memory)
         tangent = [self.space.project(self.theta, offset) for offset in changed]
         return replace(self, rows=torch.stack([*tangent, self.rows[-1]])), memory
 

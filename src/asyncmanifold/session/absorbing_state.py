@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -57,6 +57,8 @@ class AbsorbingState:
         self._spare: Tensor | None = None
         self._outside: dict[str, dict[str, Any]] = {}
         """Memories that changed since the last accepted update."""
+        self.trusted: Callable[[ServerState], Tensor] | None = None
+        """Returns the server's own update on its trusted data, if it has any."""
         self._started = perf_counter()
 
     @property
@@ -107,8 +109,14 @@ class AbsorbingState:
             out=self._spare,
             space=self.model.space,
             variances=self._variances,
+            trusted=None if self.trusted is None else self._train_trusted,
         )
         return state, update, step
+
+    def _train_trusted(self) -> Tensor:
+        assert self.trusted is not None
+        trained: Tensor = self.place(self.trusted(self.state))
+        return trained
 
     def _count_released_sum(self, state: ServerState, job: Job) -> None:
         """Count a release of every client in a private buffer that this job's update filled."""

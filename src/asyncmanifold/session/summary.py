@@ -38,9 +38,11 @@ def summarise(
     computed from it. ``validation`` is the final model's score on all of that data. ``lower_is_better`` names
     the metrics of which less is better. ``upload_bytes`` and ``download_bytes`` are those of all accepted
     updates and of the models that they started from; ``lost`` are jobs whose clients went away. A buffer's
-    steps add up, so that short ones are nothing to advise on.
+    steps add up, so that short ones are nothing to advise on. ``hostile_admitted`` and ``honest_admitted``
+    are the shares of both that were accepted, if clients are hostile.
     """
     counts: Counter[str] = Counter()
+    admitted = {True: Counter[bool](), False: Counter[bool]()}  # hostile or not: accepted or not
     evaluations: list[Record] = []
     staleness = 0
     fraction = 0.0
@@ -49,6 +51,8 @@ def summarise(
     for record in trace:
         counts[record["kind"]] += 1
         wall_seconds = record.get("wall_seconds", wall_seconds)
+        if record["kind"] in ("update", "rejected"):
+            admitted[record.get("hostile", False)][record["kind"] == "update"] += 1
         if record["kind"] == "update":
             staleness += record["staleness"]
             fraction += record["fraction"]
@@ -104,9 +108,16 @@ def summarise(
         "controls": counts["control"],
         "discarded": counts["discarded"],
         "cancelled": counts["cancelled"],
+        "hostile_admitted": _share(admitted[True]),
+        "honest_admitted": _share(admitted[False]) if admitted[True] else None,
         "train_seconds": train_seconds,
         "wall_seconds": wall_seconds,
     }
+
+
+def _share(accepted: Counter[bool]) -> float | None:
+    """Return the share of arrivals that were accepted, None if there were none."""
+    return accepted[True] / accepted.total() if accepted else None
 
 
 def _mean_of_last(evaluations: Sequence[Record], metric: str, count: int) -> float | None:

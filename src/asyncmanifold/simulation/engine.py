@@ -23,6 +23,7 @@ from asyncmanifold.session.live_jobs import LiveJobs
 from asyncmanifold.session.packing import rebuild
 from asyncmanifold.session.privacy_account import SPENT
 from asyncmanifold.session.session import Session
+from asyncmanifold.simulation.attacker import Attacker
 from asyncmanifold.simulation.schedules import Schedule
 
 
@@ -54,6 +55,8 @@ class Simulation:
         if protection is not None and protection.least_clients > len(sizes):
             raise InputError(f"{protection} needs as many different clients, there are {len(sizes)} clients")
         self._schedule, self._sizes, self._examples = schedule, sizes, sum(sizes)
+        self._attacker = Attacker(schedule.attack, len(sizes), session)
+        self._shares = self._attacker.shares(sizes, schedule.claim_limit)
         self._mean_length = float(session.training.point_epochs + session.curve_epochs)
         present, changes = schedule.membership(len(sizes), session.run.seed)
         self.time = 0.0
@@ -119,7 +122,8 @@ class Simulation:
             return flight, Failure("lost")
         if flight.job.client in self.session.control.excluded:
             return flight, Failure(EXCLUDED)
-        return flight, executor.result(flight.job, self.session.remaining)
+        outcome = executor.result(flight.job, self.session.remaining)
+        return flight, self._attacker.send(flight.job, outcome)
 
     def advance(self, arrival: tuple[SimulatedFlight, Outcome] | None, executor: Executor) -> None:
         """Process one event, record it, and send the jobs that follow."""
@@ -145,6 +149,7 @@ class Simulation:
             "time": self.time,
             "idle": [*self.idle, *sorted(self.held)],
             "changes": self.changes,
+            "known": self._attacker.known,
             "flights": [vars(flight) | {"job": vars(flight.job)} for flight in self.flights.values()],
         }
 
@@ -156,6 +161,7 @@ class Simulation:
         self.idle = IdleClients(client for client in packed["idle"] if client not in excluded)
         self.held = {client for client in packed["idle"] if client in excluded}
         self.changes = [(time, kind, client) for time, kind, client in packed["changes"]]
+        self._attacker.known = packed.get("known", {})
         self.flights = {}
         for entry in packed["flights"]:
             job = rebuild(Job, self.session.place(entry["job"]))
@@ -215,6 +221,7 @@ class Simulation:
         self._make_idle(job.client)
         self.time = flight.arrival
         where: dict[str, Any] = {"time": self.time, "dispatched": flight.dispatched}
+        where |= self._attacker.marks(job.client)
         if flight.is_lost:
             self.session.drop(job)
             known = {"client": job.client, "job": job.number, "base_version": job.version}
@@ -224,8 +231,9 @@ class Simulation:
             kind = "rejected" if outcome.reason == EXCLUDED else "failed"
             record = self.session.refuse(job, kind, outcome.reason, **where)
         else:
-            weight = self._sizes[job.client] / self._examples
+            weight = self._shares[job.client]
             record = self.session.accept(job, outcome, weight, **where, clients=len(self._sizes))
+            self._attacker.note(job, outcome, record)
         executor.release(job)
         if record["kind"] == "update":
             self.session.evaluate_if_due(self.time)
@@ -272,6 +280,7 @@ class Simulation:
         wait = self._schedule.duration(
             job.epochs * relative, self._mean_length, job.client, job.number, seed, transfer
         )
+        wait /= self._attacker.pace(job.client)
         change = self._schedule.next_change(self.time, job.client, seed)
         goes_away = change is not None and change[0] <= self.time + wait  # so it need not be trained
         is_lost = goes_away or self._schedule.is_lost(job.client, job.number, seed)

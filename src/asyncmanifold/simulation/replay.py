@@ -12,6 +12,7 @@ from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import Record
+from asyncmanifold.simulation.attacker import Attacker
 from asyncmanifold.tasks.task import Task
 
 NEEDED: dict[str, Any] = {
@@ -80,8 +81,8 @@ def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
 class Replay:
     """Trains every recorded update again from its base version, and absorbs them in their recorded order."""
 
-    def __init__(self, session: Session, updates: list[Record]) -> None:
-        self._session, self._updates = session, updates
+    def __init__(self, session: Session, updates: list[Record], attacker: Attacker) -> None:
+        self._session, self._updates, self._attacker = session, updates, attacker
         self._starting: dict[int, list[int]] = {}
         """The indices of the updates that start from each version."""
         for place, record in enumerate(updates, start=1):
@@ -129,12 +130,14 @@ class Replay:
         job = self._jobs.pop(record["job"], None)
         if job is None:
             return "its base version was never made"
-        outcome = executor.result(job, self._session.remaining)
+        outcome = self._attacker.send(job, executor.result(job, self._session.remaining))
         if isinstance(outcome, Failure):
             return outcome.reason
         known = ("time", "node", "dispatched", "partition", "clients")
         where: dict[str, Any] = {name: record[name] for name in known if name in record}
+        where |= self._attacker.marks(job.client)
         made = self._session.accept(job, outcome, record["weight"], **where)
+        self._attacker.note(job, outcome, made)
         executor.release(job)
         return None if made["kind"] == "update" else str(made["reason"])
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from asyncmanifold.arithmetic import require_arithmetic
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.client.trusted_training import TrustedTrainer
 from asyncmanifold.configuration.own_tasks import OwnTask, place_title
 from asyncmanifold.configuration.python_tasks import PythonTask, task_settings
 from asyncmanifold.configuration.tables import to_tree
@@ -27,6 +28,7 @@ from asyncmanifold.progress import RunWatcher, display, is_watched
 from asyncmanifold.results import Result, load_model
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.server.protections import require_repeatable
+from asyncmanifold.server.trusted_gates import require_trusted
 from asyncmanifold.session.best_model import replace_non_finite
 from asyncmanifold.session.journal import Journal, Records, load_weights
 from asyncmanifold.session.observers import as_observers
@@ -34,6 +36,8 @@ from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.session.trace import Record, TraceWriter
+from asyncmanifold.simulation.attacker import Attacker, poisoned
+from asyncmanifold.simulation.attacks import Attack
 from asyncmanifold.simulation.engine import Simulation
 from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
 from asyncmanifold.simulation.schedules import Schedule
@@ -71,7 +75,7 @@ def simulate(
         placement: where jobs are trained; the result is the same everywhere.
         records: where the run is stored, and who observes it.
         replay: the trace of another run, whose accepted updates are repeated in their order; the schedule is
-            then not used.
+            then used for its attack only.
         progress: show a progress bar; by default in a terminal and in a notebook.
 
     >>> import torch
@@ -89,7 +93,8 @@ def simulate(
     settings = task_settings(task)
     task = settings.build(run.seed)
     task.check_target(run.target)
-    updates = None
+    require_trusted(chosen, is_given=task.trusted is not None)
+    updates, client_count = None, len(task.clients)
     if replay is not None:
         require_repeatable(chosen, training, "replayed")
         updates = recorded_updates(replay)
@@ -125,9 +130,9 @@ def simulate(
             engine = Simulation(session, schedule, sizes_of(task.clients))
             journal.restore(engine.unpack)
         else:
-            engine = Replay(session, updates)
+            engine = Replay(session, updates, Attacker(schedule.attack, client_count, session))
             journal.restore()
-        recipe = make_recipe(task, chosen, training, run)
+        recipe = make_recipe(task, chosen, training, run, schedule.attack)
         executor = _open_executor(placement, recipe, journal)
         stack.callback(executor.close)
         if isinstance(engine, Replay):
@@ -160,13 +165,29 @@ def open_session(
         return task.evaluate(judged, Excerpt(task.test, run.target_examples))
 
     names, lower = task.metric_names, task.lower_is_better
-    return Session(method, training, run, model, trace, judge, names, lower, glance)
+    session = Session(method, training, run, model, trace, judge, names, lower, glance)
+    if task.trusted is not None and method.needs_trusted:
+        module, device = task.build_model(run.seed), find_device(run.device)
+        session.trusted = TrustedTrainer(
+            module, task.loss, task.trusted, method.embedding, training, run.seed, device
+        ).update
+    return session
 
 
-def make_recipe(task: Task, method: Method, training: LocalTraining, run: Run) -> Recipe:
+def make_recipe(
+    task: Task, method: Method, training: LocalTraining, run: Run, attack: Attack | None = None
+) -> Recipe:
     """Return what the workers of a run need."""
     device = find_device(run.device)
-    return Recipe(task, method.embedding, method.outgoing, training, run.seed, device, run.threads)
+    return Recipe(
+        poisoned(task, attack, run.seed),
+        method.embedding,
+        method.outgoing,
+        training,
+        run.seed,
+        device,
+        run.threads,
+    )
 
 
 def _open_executor(placement: Placement, recipe: Recipe, journal: Journal) -> Executor:

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
+from asyncmanifold.simulation.attacks import Attack
 from asyncmanifold.simulation.availability import Availability
 
 
@@ -196,6 +197,9 @@ class Schedule:
         leave_by: when the last of them has left.
         bandwidth_up: bytes of an update that a client sends per unit of time; by default, that takes no time.
         bandwidth_down: the same for the model that it receives.
+        claim_limit: a client's examples count up to this multiple of the median number that clients claim; by
+            default without a limit.
+        attack: what hostile clients do, if there are any.
 
     >>> from asyncmanifold import ClassesLatency, Schedule
     >>> Schedule("clock", latency=ClassesLatency(0.3, 5.0), concurrency=8).kind
@@ -213,9 +217,12 @@ class Schedule:
     leave_by: float = 0.0
     bandwidth_up: float | None = None
     bandwidth_down: float | None = None
+    claim_limit: float | None = None
+    attack: Attack | None = None
 
     def __post_init__(self) -> None:
         check(self, kind="'queue' or 'clock'", concurrency="at least 1", drop_probability="in [0, 1)")
+        check(self, claim_limit="at least 1 and finite")
         check(self, late_fraction="between 0 and 1", leave_fraction="between 0 and 1")
         check(self, bandwidth_up="above 0 and finite", bandwidth_down="above 0 and finite")
         if self.latency.is_in_seconds:

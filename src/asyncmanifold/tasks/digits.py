@@ -14,7 +14,7 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.data import TensorData, split_examples
 from asyncmanifold.tasks.partitions import split_rows
 from asyncmanifold.tasks.task import Task
 
@@ -29,6 +29,7 @@ class Digits:
         min_examples: the partition is drawn again until every client has at least this many.
         test_fraction: the share of all digits that the global model is evaluated on.
         validation_fraction: the share of a client's digits that is held out for fairness and tuning.
+        trusted_examples: how many digits the server has itself, taken before clients get theirs.
     """
 
     clients: int = 20
@@ -36,11 +37,13 @@ class Digits:
     min_examples: int = 8
     test_fraction: float = 0.25
     validation_fraction: float = 0.2
+    trusted_examples: int = 0
 
     def __post_init__(self) -> None:
         check(self, clients="at least 1", concentration="above 0 and finite", min_examples="at least 2")
         check(self, **dict.fromkeys(("test_fraction", "validation_fraction"), "above 0 and below 1"))
-        available = int(1797 * (1.0 - self.test_fraction))
+        check(self, trusted_examples="at least 0")
+        available = max(0, int(1797 * (1.0 - self.test_fraction)) - self.trusted_examples)
         if self.clients * self.min_examples > available // 2:
             raise InputError(
                 f"Digits(clients={self.clients}, min_examples={self.min_examples}) must need at most "
@@ -57,11 +60,13 @@ class Digits:
         random = derive(seed, Purpose.PARTITION)
         order = random.permutation(len(labels))
         test, rest = np.split(order, [int(len(order) * self.test_fraction)])
+        trusted, rest = np.split(rest, [self.trusted_examples])
         parts = dirichlet_partition(labels[rest], self.clients, self.concentration, self.min_examples, random)
         cut = [split_rows(rest[part], self.validation_fraction) for part in parts]
         return Task(
             model=partial(FederatedCNN, 10, kernel=3, channels=16, hidden=64, side=8),
             loss=nn.functional.cross_entropy,
+            trusted=TensorData(inputs, targets, torch.from_numpy(trusted)) if len(trusted) else None,
             **split_examples(inputs, targets, cut, test),
         )
 

@@ -14,9 +14,16 @@ from asyncmanifold.checks import check
 from asyncmanifold.errors import InputError
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks.cnn import FederatedCNN
-from asyncmanifold.tasks.data import split_examples
+from asyncmanifold.tasks.data import TensorData, split_examples
 from asyncmanifold.tasks.npz import Arrays, check_images, check_integers, read_npz
-from asyncmanifold.tasks.partitions import Indices, draw_subset, split_by_group, split_by_label, split_rows
+from asyncmanifold.tasks.partitions import (
+    Indices,
+    draw_subset,
+    set_aside,
+    split_by_group,
+    split_by_label,
+    split_rows,
+)
 from asyncmanifold.tasks.task import Task
 
 CLASSES = 62
@@ -40,6 +47,7 @@ class Femnist:
         kernel: the kernel size of the CNN's convolutions, odd.
         channels: output channels of its first convolution; the second has twice as many.
         hidden: the width of its first dense layer.
+        trusted_examples: how many training images the server has itself, taken before clients get theirs.
     """
 
     data: str | None = None
@@ -53,12 +61,13 @@ class Femnist:
     kernel: int = 5
     channels: int = 32
     hidden: int = 512
+    trusted_examples: int = 0
 
     def __post_init__(self) -> None:
         counts = ("clients", "channels", "hidden", "kernel", "max_examples", "max_test")
         check(self, partition="'dirichlet' or 'writer'", **dict.fromkeys(counts, "at least 1"))
         check(self, concentration="above 0 and finite", min_examples="at least 2")
-        check(self, validation_fraction="above 0 and below 1")
+        check(self, validation_fraction="above 0 and below 1", trusted_examples="at least 0")
         if self.kernel % 2 == 0:
             raise InputError(f"Femnist(kernel={self.kernel}) must be odd")
 
@@ -71,6 +80,7 @@ class Femnist:
         is_test = records["is_test"].astype(bool)
         trained = draw_subset(self.max_examples, np.flatnonzero(~is_test), random)
         tested = draw_subset(self.max_test, np.flatnonzero(is_test), random)
+        trusted, trained = set_aside(self.trusted_examples, trained, random)
         inputs = torch.from_numpy(records["images"]).unsqueeze(1)
         targets = torch.from_numpy(records["labels"].astype(np.int64))
         parts = self._parts(records, trained, seed)
@@ -78,6 +88,9 @@ class Femnist:
         return Task(
             model=partial(FederatedCNN, CLASSES, self.kernel, self.channels, self.hidden),
             loss=nn.functional.cross_entropy,
+            trusted=TensorData(inputs, targets, torch.from_numpy(trusted), scale_ink)
+            if len(trusted)
+            else None,
             **split_examples(inputs, targets, cut, tested, scale_ink),
         )
 

@@ -29,6 +29,8 @@ def fingerprint_task(task: Task, module: nn.Module) -> dict[str, str]:
     for number in _spread(len(task.clients), CLIENTS):
         words += _sample(task.clients[number])
     words += _sample(task.test)
+    if task.trusted is not None:
+        words += [str(len(task.trusted)), *_sample(task.trusted)]
     structure = [f"{name} {tuple(part.shape)} {part.dtype}" for name, part in module.state_dict().items()]
     return {"data": _digest(words), "model": _digest(structure)}
 

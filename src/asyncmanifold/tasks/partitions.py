@@ -25,6 +25,16 @@ def draw_subset(most: int | None, indices: Indices, random: np.random.Generator)
     return np.sort(random.choice(indices, most, replace=False))
 
 
+def set_aside(count: int, indices: Indices, random: np.random.Generator) -> tuple[Indices, Indices]:
+    """Return ``count`` random indices, in ascending order, and the rest; refuse to take all."""
+    if count == 0:
+        return indices[:0], indices
+    if count >= len(indices):
+        raise InputError(f"trusted_examples={count} must be below the {len(indices)} training examples")
+    aside = draw_subset(count, indices, random)
+    return aside, np.setdiff1d(indices, aside)
+
+
 def split_rows(rows: Indices, fraction: float) -> list[Indices]:
     """Return the first fraction of the rows, at least one row, and the rest."""
     return np.split(rows, [max(1, int(len(rows) * fraction))])

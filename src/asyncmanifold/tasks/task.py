@@ -45,6 +45,8 @@ class Task:
         metrics: how outputs are scored, by name: metrics of torchmetrics, or a ``Score`` of any function. The
             first is the one that is reported; with none it is the loss. The default is the accuracy if
             targets are whole numbers, else none.
+        trusted: examples that the server itself has, for gates that compare updates with its own; no
+            client's, and none of the test set.
 
     >>> import torch
     >>> from asyncmanifold import Task
@@ -59,6 +61,7 @@ class Task:
     test: Any
     validation: Sequence[Any] | None = None
     metrics: Mapping[str, Any] | None = None
+    trusted: Any | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -73,7 +76,11 @@ class Task:
             object.__setattr__(self, "validation", all_data(self.validation))
             if len(self.validation) != len(self.clients):
                 raise InputError(f"{len(self.validation)} validation sets for {len(self.clients)} clients")
-        for data in (self.test, None if isinstance(self.clients, Shares) else self.clients[0]):
+        if self.trusted is not None:
+            object.__setattr__(self, "trusted", as_data(self.trusted))
+            if len(self.trusted) == 0:
+                raise InputError("Task(trusted=…) has no examples")
+        for data in (self.test, self.trusted, None if isinstance(self.clients, Shares) else self.clients[0]):
             if isinstance(data, DatasetData):
                 data.batch(torch.arange(min(2, len(data))))  # so that wrong examples are refused at once
         metrics = _usual_metrics(self.test) if self.metrics is None else self.metrics

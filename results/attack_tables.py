@@ -1,0 +1,55 @@
+"""The tables of attacks and gates, from what results/run.sh made in its step ``attacks``."""
+
+import json
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+HERE = Path(__file__).parent
+METHODS = ("fedasync", "asyncsgd", "asyncbezier")
+
+
+def attack_tables(out: Path) -> dict[str, list[list[str]]]:
+    """Return, by method, a row for each attack: the final score, and the share of hostile updates let in.
+
+    The first row holds the gates. The numbers are also kept in attacks/attacks.json.
+    """
+    kept = {folder.name: read_attack(folder) for folder in sorted((out / "attacks").glob("*"))}
+    if not kept:
+        return {}
+    (HERE / "attacks").mkdir(exist_ok=True)
+    (HERE / "attacks" / "attacks.json").write_text(json.dumps(kept, indent=1) + "\n")
+    attacks = sorted(kept, key=lambda attack: (attack != "none", attack))
+    tables = {}
+    for method in METHODS:
+        gates = list(dict.fromkeys(gate for attack in attacks for gate in kept[attack].get(method, {})))
+        rows = [
+            [attack, *(cell(kept[attack].get(method, {}).get(gate)) for gate in gates)] for attack in attacks
+        ]
+        tables[method] = [["attack", *gates], *rows]
+    return tables
+
+
+def read_attack(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return means over seeds of one attack's runs, by method and gate."""
+    found: dict[str, dict[str, Any]] = {}
+    for directory in sorted(folder.glob("*.*")):
+        summaries = [json.loads(file.read_text()) for file in sorted(directory.glob("seed-*/summary.json"))]
+        if not summaries or "." not in directory.name:
+            continue
+        method, gate = directory.name.split(".", 1)
+        names = ("final", "hostile_admitted", "honest_admitted")
+        entry: dict[str, Any] = {"seeds": len(summaries)}
+        for name in names:
+            known = [summary[name] for summary in summaries if summary[name] is not None]
+            entry[name] = round(mean(known), 4) if known else None
+        found.setdefault(method, {})[gate] = entry
+    return found
+
+
+def cell(entry: dict[str, Any] | None) -> str:
+    """Return a score in percent and, in brackets, the share of hostile updates let in."""
+    if entry is None or entry["final"] is None:
+        return "–"
+    admitted = entry["hostile_admitted"]
+    return f"{100 * entry['final']:.0f}" + ("" if admitted is None else f" ({100 * admitted:.0f})")
