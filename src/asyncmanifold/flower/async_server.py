@@ -29,10 +29,11 @@ from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.server.trusted_gates import require_trusted
+from asyncmanifold.session.evaluated_state import Judge
 from asyncmanifold.session.journal import Journal, Records
 from asyncmanifold.session.observers import Observer
 from asyncmanifold.session.run import Run
-from asyncmanifold.session.session import Judge, Session
+from asyncmanifold.session.session import Session
 from asyncmanifold.session.summary import Summary
 from asyncmanifold.threads import torch_threads
 from asyncmanifold.vectors import FlatModel

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from asyncmanifold.errors import RunError
-from asyncmanifold.flower.codec import read_refusal, read_reply, read_sender
-from asyncmanifold.flower.deliveries import ERRORS, open_delivery
+from asyncmanifold.flower.deliveries import ERRORS, Reception
 from asyncmanifold.flower.deployment_control import DeploymentControl
 from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.job_deadlines import JobDeadlines
@@ -28,7 +27,7 @@ from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.nodes import Node, Nodes, printable_name
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
-from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
+from asyncmanifold.flower.sizes import most_reply_bytes
 from asyncmanifold.server.protocol import Failure, Job, Rejected
 from asyncmanifold.server.selection import check_choice
 from asyncmanifold.session.control import EXCLUDED, STOPPED
@@ -74,15 +73,12 @@ class Deployment:
         method = session.method
         check_choice(method.selection, policy.concurrency)
         self._nodes = Nodes(policy.patience, policy.rest_seconds)
-        self._capped: set[int] = set()  # clients whose claims were found too high
-        expected = expected_form(method, session.state)
-        self._names = None if expected is None else set(expected.tensors)
         self._mailbox = open_mailbox(grid, policy.reply_bytes or most_reply_bytes(method, session.state))
-        self._identity = Identity.of(session.model.module, method.embedding, task)
-        self._met: dict[int, Identity] = {}  # by client: what its last reply said
+        identity = Identity.of(session.model.module, method.embedding, task)
+        self._reception = Reception(session, self._nodes, identity)
         self._losses = LossWatch()
         self._sent: dict[str, SentJob] = {}  # by message id, in the order of dispatch
-        self._messages = JobMessages(session, self._identity, train_config)
+        self._messages = JobMessages(session, identity, train_config)
         self._deadlines = JobDeadlines()
         self._refreshed = float("-inf")
         self._seen = 0.0
@@ -240,23 +236,15 @@ class Deployment:
             self._session.refuse(sent.job, "rejected", EXCLUDED, **self._facts(sent))
             return
         try:
-            reply = open_delivery(delivery)
-            if isinstance(reply, Failure):
-                self._refuse(sent, reply)
-                return
-            self._meet(node, reply)
-            if (refusal := read_refusal(reply.content)) is not None:
-                self._refuse(sent, refusal)
-                return
-            is_private = session.privacy.is_local
-            report = read_reply(reply.content, self._names, is_private=is_private)
-            if session.run.arithmetic == "portable" and not report.is_portable:
-                raise Rejected("the node does not compute portably: start it as docs/portability.md says")
-            weight = self._share(node, report.examples)
+            received = self._reception.read(node, delivery)
         except Rejected as problem:
             self._refuse(sent, problem)
             return
-        claimed = None if is_private else report.examples
+        if isinstance(received, Failure):
+            self._refuse(sent, received)
+            return
+        report, weight = received
+        claimed = None if session.privacy.is_local else report.examples
         facts = {**self._facts(sent), "examples": claimed, "partition": report.partition}
         facts["clients"] = max(1, len(self._nodes.present))
         record = session.accept(sent.job, report.parcel, weight, **facts)
@@ -276,16 +264,6 @@ class Deployment:
             self._journal.checkpoint(self._pack())
             session.must_checkpoint = False
 
-    def _share(self, node: Node, examples: int) -> float:
-        """Return a node's share of all examples; say it once if the node claims too many to count in full."""
-        share, counts_in_full = self._nodes.weight(node, examples)
-        if not counts_in_full and node.client not in self._capped:
-            self._capped.add(node.client)
-            limit = f"{self._policy.claim_limit:g} times the median claim"
-            self._session.write("capped", time=self._now, **node.facts, examples=examples, limit=limit)
-            log.warning("%s claims %s examples, which count as %s", node.label, examples, limit)
-        return share
-
     def _publish(self) -> None:
         """Make all updates absorbed since the last call durable in one sync, then send new jobs."""
         self._journal.commit()
@@ -293,16 +271,6 @@ class Deployment:
         if self._journal.is_log_long:
             self._journal.checkpoint(self._pack())
         self._published = self._now
-
-    def _meet(self, node: Node, reply: Message) -> None:
-        """Compare what a node runs with what the server runs; record it when it is new."""
-        sender = read_sender(reply.content)
-        if self._met.get(node.client) != sender.identity:
-            self._met[node.client] = sender.identity
-            node.name = node.name or sender.name
-            self._session.write("met", time=self._now, **node.facts, **vars(sender.identity))
-        if difference := self._identity.difference(sender.identity, "the server", "the node"):
-            raise Rejected(difference)
 
     def _refuse(self, sent: SentJob, outcome: Failure | Rejected) -> None:
         """Record a job without an update."""

@@ -152,6 +152,11 @@ class Nodes:
         """Count one of a node's jobs as back."""
         self._change_jobs(node, -1)
 
+    @property
+    def claim_limit(self) -> float:
+        """The multiple of the median claim up to which examples count."""
+        return self._claims.limit
+
     def weight(self, node: Node, examples: int) -> tuple[float, bool]:
         """Return a node's share of the examples of all nodes that are present, and whether all of its count.
 
