@@ -120,7 +120,9 @@ def change_type(parcel: Parcel, random: Random) -> Parcel:
     """One tensor is of another type."""
     name = _pick(parcel, random)
     kind = TYPES[int(random.integers(len(TYPES)))]
-    return _with(parcel, name, torch.nan_to_num(parcel.tensors[name].to(torch.float32)).to(kind))
+    tensor = parcel.tensors[name]
+    plain = tensor.real if tensor.is_complex() else tensor
+    return _with(parcel, name, torch.nan_to_num(plain.to(torch.float32)).to(kind))
 
 
 @mutator

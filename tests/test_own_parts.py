@@ -217,7 +217,7 @@ def test_own_parts_resume_to_the_same_bits(name, tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name not in AT_THE_CLIENT])
+@pytest.mark.parametrize("name", [name for name in OWN if name not in (*AT_THE_CLIENT, "timed")])
 def test_a_checkpoint_holds_the_memory(name, tmp_path):
     method = OWN[name]
     run(tmp_path / "run", method, updates=12)

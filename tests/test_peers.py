@@ -189,5 +189,5 @@ def test_one_of_eight_clients_that_sends_the_reverse_does_little_harm(method, mo
         assert score(()) < honest - 0.2
 
 
-def test_the_published_methods_have_no_gates():
-    assert all(method.gates == () for method in METHODS.values())
+def test_the_published_methods_have_no_gates_but_their_own():
+    assert {name for name, method in METHODS.items() if method.gates} == {"ringmaster"}

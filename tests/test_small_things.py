@@ -139,9 +139,11 @@ def test_list_shows_every_key(capsys):
 
 
 def test_a_comparison_takes_the_papers_methods_or_all():
-    assert list(method_configs("digits", None, settings={})) == list(COMPARED)
-    for everything in ("all", ["all"]):
-        assert list(method_configs("digits", everything, settings={})) == list(METHODS)
+    def taken(methods):
+        return list(method_configs("digits", methods, settings={}, data=None, given={}))
+
+    assert taken(None) == list(COMPARED)
+    assert taken("all") == taken(["all"]) == list(METHODS)
 
 
 def test_the_list_of_methods_has_groups_and_one_line_each(capsys):

@@ -347,5 +347,7 @@ def test_what_is_not_understood_is_one_line_that_lists_what_is(tmp_path):
 def test_where_to_write_is_checked_first(tmp_path):
     assert refusal("none", tmp_path, "out.npy") == f"{tmp_path}/out.npy: must end in .npz"
     assert refusal("none", tmp_path / "x", "out.npz") == f"{tmp_path}/x: no such folder"
-    with pytest.raises(ValueError, match=r"^no dataset 'mnist': must be one of femnist, shakespeare, cxr8$"):
+    with pytest.raises(
+        ValueError, match=r"^no dataset 'mnist': must be one of femnist, shakespeare, cxr8, devices$"
+    ):
         prepare("mnist", "none", tmp_path / "out.npz")
