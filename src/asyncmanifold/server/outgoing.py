@@ -93,12 +93,12 @@ class Outgoing:
         return None
 
 
-def check_report(parcel: Parcel) -> None:
-    """Reject what a client says about its training if no training can have it."""
+def check_report(parcel: Parcel, *, is_private: bool = False) -> None:
+    """Reject what a client says about its training if no training can have it; a private one has no loss."""
     for name in ("loss", "seconds"):
         value = getattr(parcel, name)
-        if value is None and name == "loss":
-            continue  # withheld
+        if is_private and value is None and name == "loss":
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST_REPORT:
             raise Rejected(f"{name} is {value!r}, must be a number below {LARGEST_REPORT:g}")
     if parcel.seconds < 0.0:

@@ -117,7 +117,7 @@ class Session(EvaluatedState):
         try:
             if job.version < self.oldest:
                 raise Rejected(f"its base version {job.version} was taken back")
-            check_report(parcel)
+            check_report(parcel, is_private=self.privacy.is_local)
             if not self.privacy.is_local and self.is_spent(job.client):
                 raise Rejected(SPENT)
             state, update, step = self._absorb(job, parcel, weight, Situation.of(arrival))
