@@ -24,7 +24,9 @@ from asyncmanifold import (
     simulate,
 )
 from asyncmanifold.configuration.config import load_config
+from asyncmanifold.experiments.many_runs import run_config
 from asyncmanifold.server.peers import PEER_GATES
+from asyncmanifold.session.journal import Records
 from asyncmanifold.session.session import Session
 from asyncmanifold.vectors import FlatModel, Statistics
 from tiny import make_model
@@ -72,7 +74,7 @@ def test_a_client_that_sends_often_has_one_vote():
 
 
 def test_directions_are_those_of_a_plain_sum():
-    """Every client's latest accepted direction, without the sender's own."""
+    """Every client's latest direction, admitted or not, without the sender's own."""
     gate = PeerDirection(0.2, direction_peers=2)
     method, state = replace(PLAIN, gates=(gate,)), ServerState(torch.zeros(400))
     random, latest, rejected = np.random.default_rng(8), {}, 0
@@ -83,14 +85,45 @@ def test_directions_are_those_of_a_plain_sum():
         others = [vector for voter, vector in latest.items() if voter != client]
         least = 0.2 - 2.0 / 20.0
         agreed = len(others) < 2 or unit @ sum(others) / np.linalg.norm(sum(others)) >= least
+        latest[client] = unit
         if agreed:
             state, _ = send(method, state, client, offset.astype(np.float32).tolist())
-            latest[client] = unit
         else:
             rejected += 1
-            with pytest.raises(Rejected, match="points away from the updates of"):
+            with pytest.raises(Rejected, match="points away from the updates of") as problem:
                 send(method, state, client, offset.astype(np.float32).tolist())
+            state = remember(state, problem.value)
     assert 5 < rejected < 40
+
+
+def remember(state, problem):
+    """Keep the memory of the gate that rejected, as a session does."""
+    return replace(state, memory={**state.memory, problem.stage: problem.memory})
+
+
+def test_hostile_clients_that_come_first_do_not_decide_for_good():
+    """Three of ten send −1 before anybody else; the others are outvoted at first, and then prevail."""
+    method, state = replace(PLAIN, gates=(PeerDirection(),), global_lr=0.01), ServerState(torch.zeros(400))
+    admitted = []
+    for client in [0, 1, 2, *range(3, 10), *range(10)]:
+        try:
+            state, _ = send(method, state, client, [-1.0 if client < 3 else 1.0] * 400)
+            admitted.append(client)
+        except Rejected as problem:
+            state = remember(state, problem)
+    assert admitted == [0, 1, 2, 7, 8, 9, *range(3, 10)]
+
+
+def test_a_replay_leaves_out_gates_that_learn_from_what_they_reject(tmp_path):
+    config = load_config(
+        "digits-attacked", method="asyncsgd", settings={"attack": "sign-flip", "updates": "20"}
+    )
+    config = replace(config, method=replace(config.method, gates=PEER_GATES))
+    made = run_config(config, Records())
+    assert any(record["kind"] == "rejected" for record in made.trace)
+    again = run_config(config, Records(), replay=made.trace)
+    for one, other in zip(made.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_large_model_is_compared_in_some_entries():

@@ -55,6 +55,9 @@ class Gate(Part):
     (ThreeEach(),)
     """
 
+    decides_only: ClassVar[bool] = False
+    """Whether it leaves what it admits as it is, and learns from what it rejects too. A replay, which repeats
+    admitted updates alone, leaves such a gate out."""
     needs_trusted: ClassVar[bool] = False
     """Whether it compares with the server's own update on trusted data, ``arrival.trusted``."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from statistics import median_low
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -90,10 +91,11 @@ class PeerBound(Gate):
 class PeerDirection(Gate):
     """Rejects updates that point away from those of the other clients.
 
-    The end point's offset is compared with the sum of the other clients' latest accepted ones, each of
-    length 1. Honest clients agree in part even if each has its own classes; the reverse of an honest update
-    does not. As long as fewer than ``direction_peers`` other clients have been heard, every direction is
-    admitted.
+    The end point's offset is compared with the sum of the other clients' latest ones, each of length 1.
+    Honest clients agree in part even if each has its own classes; the reverse of an honest update does not.
+    Every client has one vote, whether its update was admitted or not: if only admitted ones had, a few
+    hostile clients that happen to come first would decide for good. As long as fewer than
+    ``direction_peers`` other clients have been heard, every direction is admitted.
 
     For a large model only ``direction_entries`` entries are compared, to save time and memory. Which they are
     follows from ``direction_seed``: choose a number that the clients do not know, or one of them could
@@ -103,7 +105,7 @@ class PeerDirection(Gate):
         least_cosine: the least cosine to the others' sum that is admitted; for a small model 2/√entries less,
             since cosines of random directions are of that size.
         direction_peers: how many other clients are needed for a comparison.
-        direction_votes: how many clients vote, those accepted last.
+        direction_votes: how many clients vote, those heard last.
         direction_entries: how many entries of the model are compared.
         direction_seed: determines which entries.
 
@@ -119,6 +121,8 @@ class PeerDirection(Gate):
     ...     print(problem)
     points away from the updates of 3 other clients: cosine -1.00 is below -0.12
     """
+
+    decides_only: ClassVar[bool] = True
 
     least_cosine: float = -0.1
     direction_peers: int = 3
@@ -143,19 +147,21 @@ class PeerDirection(Gate):
         direction, votes = offset / length, dict(memory["votes"])
         own = votes.pop(arrival.client, None)
         others = memory["sum"] if own is None else memory["sum"] - own
-        if len(votes) >= self.direction_peers:
+        heard, total = len(votes), others + direction
+        votes[arrival.client] = direction
+        if len(votes) > self.direction_votes:
+            total = total - votes.pop(next(iter(votes)))
+        kept = {"sum": total, "votes": votes}
+        if heard >= self.direction_peers:
             cosine = float(direction @ others) / max(float(others.norm()), 1e-12)
             least = self.least_cosine - CHANCE / sqrt(offset.numel())
             if cosine < least:
                 raise Rejected(
-                    f"points away from the updates of {len(votes)} other clients: "
-                    f"cosine {cosine:.2f} is below {least:.2f}"
+                    f"points away from the updates of {heard} other clients: "
+                    f"cosine {cosine:.2f} is below {least:.2f}",
+                    memory=kept,
                 )
-        total = others + direction
-        votes[arrival.client] = direction
-        if len(votes) > self.direction_votes:
-            total = total - votes.pop(next(iter(votes)))
-        return 1.0, {"sum": total, "votes": votes}
+        return 1.0, kept
 
 
 @lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.executors import Executor
+from asyncmanifold.server.methods import Method
 from asyncmanifold.server.protocol import Failure, Job
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.session import Session
@@ -76,6 +77,11 @@ def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
     parts = [part_of.get(client, 0) for client in range(max(part_of) + 1)]
     validation = None if task.validation is None else [task.validation[part] for part in parts]
     return replace(task, clients=[task.clients[part] for part in parts], validation=validation)
+
+
+def without_decisions(method: Method) -> Method:
+    """Return a method without the gates that only decide: what is repeated was admitted."""
+    return replace(method, gates=tuple(gate for gate in method.gates if not gate.decides_only))
 
 
 class Replay:

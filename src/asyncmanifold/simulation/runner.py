@@ -39,7 +39,7 @@ from asyncmanifold.session.trace import Record, TraceWriter
 from asyncmanifold.simulation.attacker import Attacker, poisoned
 from asyncmanifold.simulation.attacks import Attack
 from asyncmanifold.simulation.engine import Simulation
-from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates
+from asyncmanifold.simulation.replay import Replay, arrange_clients, recorded_updates, without_decisions
 from asyncmanifold.simulation.schedules import Schedule
 from asyncmanifold.simulation.simulation_control import SimulationControl
 from asyncmanifold.tasks.data import Excerpt, sizes_of
@@ -120,7 +120,8 @@ def simulate(
         if journal.is_finished:
             return _finished_result(model, journal)
         _warn(journal, placement, is_doubtful=run.arithmetic == "portable" and not model.space.is_flat)
-        session = open_session(task, chosen, training, run, model, journal)
+        rules = chosen if updates is None else without_decisions(chosen)
+        session = open_session(task, rules, training, run, model, journal)
         journal.attach(session)
         for caution in session.cautions:
             journal.tell({"kind": "warning", "reason": caution})
