@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from asyncmanifold.metrics import first_reaching, gini, theil
 from asyncmanifold.session.advice import advise
+from asyncmanifold.session.tally import Tally
 from asyncmanifold.session.trace import Record
 
 Summary = dict[str, Any]
@@ -41,28 +41,8 @@ def summarise(
     steps add up, so that short ones are nothing to advise on. ``hostile_admitted`` and ``honest_admitted``
     are the shares of both that were accepted, if clients are hostile.
     """
-    counts: Counter[str] = Counter()
-    admitted = {True: Counter[bool](), False: Counter[bool]()}  # hostile or not: accepted or not
-    evaluations: list[Record] = []
-    staleness = 0
-    fraction = 0.0
-    train_seconds = wall_seconds = 0.0
-    upload = download = lost = 0
-    for record in trace:
-        counts[record["kind"]] += 1
-        wall_seconds = record.get("wall_seconds", wall_seconds)
-        if record["kind"] in ("update", "rejected"):
-            admitted[record.get("hostile", False)][record["kind"] == "update"] += 1
-        if record["kind"] == "update":
-            staleness += record["staleness"]
-            fraction += record["fraction"]
-            train_seconds += record["train_seconds"]
-            upload += record.get("upload_bytes", 0)  # which runs before version 0.3 did not record
-            download += record.get("download_bytes", 0)
-        elif record["kind"] == "evaluation":
-            evaluations.append(record)
-        elif record["kind"] == "left":
-            lost += "job" in record
+    tally = Tally(trace)
+    evaluations = tally.evaluations
     metric = metrics[0] if metrics else "none"
     last = evaluations[-1] if evaluations else {}
     scored = [record for record in evaluations if record.get(metric) is not None]
@@ -75,11 +55,11 @@ def summarise(
         scores = ((record[place], record[metric]) for record in scored)
         return first_reaching(target, scores, lower_is_better=is_lower)
 
-    fraction /= max(1, counts["update"])
+    fraction = tally.mean("fraction")
     scores = [record[metric] for record in scored]
     advice = None if is_buffered else advise(scores, fraction, metric, lower_is_better=is_lower)
     return {
-        "updates": counts["update"],
+        "updates": tally.updates,
         "versions": last.get("version"),
         "metric": metric,
         "final": _mean_of_last(evaluations, metric, final_evaluations),
@@ -98,26 +78,9 @@ def summarise(
         "per_client": per_client,
         "fraction_mean": fraction,
         "advice": advice,
-        "staleness_mean": staleness / max(1, counts["update"]),
-        "rejected": counts["rejected"],
-        "failed": counts["failed"],
-        "dropped": counts["dropped"],
-        "lost": lost,
-        "upload_bytes": upload or None,
-        "download_bytes": download or None,
-        "controls": counts["control"],
-        "discarded": counts["discarded"],
-        "cancelled": counts["cancelled"],
-        "hostile_admitted": _share(admitted[True]),
-        "honest_admitted": _share(admitted[False]) if admitted[True] else None,
-        "train_seconds": train_seconds,
-        "wall_seconds": wall_seconds,
+        "staleness_mean": tally.mean("staleness"),
+        **tally.facts(),
     }
-
-
-def _share(accepted: Counter[bool]) -> float | None:
-    """Return the share of arrivals that were accepted, None if there were none."""
-    return accepted[True] / accepted.total() if accepted else None
 
 
 def _mean_of_last(evaluations: Sequence[Record], metric: str, count: int) -> float | None:
