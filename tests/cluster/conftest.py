@@ -7,7 +7,7 @@ import pytest
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 
-from processes import trainers
+from processes import trainers_left
 from ray.cluster_utils import Cluster
 
 
@@ -18,4 +18,4 @@ def cluster():
     started.add_node(num_cpus=2)
     yield started
     started.shutdown()
-    assert trainers() == []
+    assert trainers_left() == []

@@ -1,6 +1,7 @@
 """Who has started whom on this machine."""
 
 import os
+import time
 from pathlib import Path
 
 
@@ -21,6 +22,14 @@ def trainers(pid: int | None = None) -> list[int]:
     """Return the processes of actors that train."""
     named = {child: _title(child) for child in descendants(pid or os.getpid())}
     return [child for child, title in named.items() if title.startswith("ray::TrainingActor")]
+
+
+def trainers_left(seconds: float = 20.0) -> list[int]:
+    """Return the actors that are still there after a while: Ray ends them, but does not wait for it."""
+    until = time.monotonic() + seconds
+    while (left := trainers()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
 
 
 def _status(pid: int | str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import descendants, is_alive, trainers
+from processes import descendants, is_alive, trainers, trainers_left
 
 from asyncmanifold import METHODS, CurveCodec, Score
 from asyncmanifold.commands.cli import main
@@ -58,7 +58,7 @@ def test_a_run_on_a_cluster_gives_the_same_bits(tmp_path, cluster, method):
     run(tmp_path / "there", method, broken=(3,), **on(cluster))
     assert_same(tmp_path / "here", tmp_path / "there")
     assert "failed" in {record["kind"] for record in trace_of(tmp_path / "here")}
-    assert trainers() == []
+    assert trainers_left() == []
 
 
 def test_own_parts_give_the_same_bits_on_a_cluster(tmp_path, cluster):
