@@ -83,9 +83,9 @@ class Float32(Codec):
 class Float16(Codec):
     """Sends offsets in 16 bits: 2 bytes per number, and 4 per control point.
 
-    v ≈ c · h with h in half precision, and c the power of two for which the largest |v_j| / c of a control
-    point is in [2¹⁴, 2¹⁵): nothing overflows, and the error is at most 2⁻¹¹ |v_j| unless |v_j| is below 2⁻²⁸
-    of the largest.
+    v ≈ c · h with h in half precision, and c the power of two for which a control point's largest number,
+    divided by c, is in [2¹⁴, 2¹⁵): nothing overflows, and a number's error is at most 2⁻¹¹ of it unless it is
+    below 2⁻²⁸ of the largest.
 
     >>> import torch
     >>> from asyncmanifold import Float16, Parcel
@@ -109,7 +109,7 @@ class Float16(Codec):
 class Int8(Codec):
     """Sends offsets in 8 bits, rounded at random so that no error has a direction: about 1 byte per number.
 
-    v ≈ c · q with c = max |v_j| / 127 over a block, and q = ⌊v/c⌋ + 1 with probability v/c − ⌊v/c⌋, else
+    v ≈ c · q with c the largest size in a block over 127, and q = ⌊v/c⌋ + 1 with probability v/c − ⌊v/c⌋, else
     ⌊v/c⌋. The expectation of c · q is v (stochastic rounding as in QSGD, Alistarh et al. 2017), and the error
     is below c.
 
