@@ -109,9 +109,9 @@ class Float16(Codec):
 class Int8(Codec):
     """Sends offsets in 8 bits, rounded at random so that no error has a direction: about 1 byte per number.
 
-    v ≈ c · q with c the largest size in a block over 127, and q = ⌊v/c⌋ + 1 with probability v/c − ⌊v/c⌋, else
-    ⌊v/c⌋. The expectation of c · q is v (stochastic rounding as in QSGD, Alistarh et al. 2017), and the error
-    is below c.
+    v ≈ c · q with c the largest size in a block over 127, and q = ⌊v/c⌋ + 1 with probability v/c − ⌊v/c⌋,
+    else ⌊v/c⌋. The expectation of c · q is v (stochastic rounding as in QSGD, Alistarh et al. 2017), and the
+    error is below c.
 
     Arguments:
         block_size: numbers that share a scale of 4 bytes, at least 1.
