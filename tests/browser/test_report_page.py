@@ -78,7 +78,7 @@ def test_the_table_sorts_by_any_column(open_page):
 
 def test_the_chooser_shows_one_run_at_a_time(open_page, check_figure):
     page = open_page("report", "light").page
-    assert page.locator("figure:visible").count() == 8 + 3
+    assert page.locator("figure:visible").count() == 10 + 3
     chooser = page.get_by_label("Run:")
     assert chooser.locator("option").all_text_contents() == RUNS
     for name in (RUNS[0], RUNS[3]):
