@@ -24,10 +24,15 @@ def trainers(pid: int | None = None) -> list[int]:
     return [child for child, title in named.items() if title.startswith("ray::TrainingActor")]
 
 
-def trainers_left(seconds: float = 20.0) -> list[int]:
+def trainers_left() -> list[int]:
     """Return the actors that are still there after a while: Ray ends them, but does not wait for it."""
+    return left_alive(trainers())
+
+
+def left_alive(pids: list[int], seconds: float = 20.0) -> list[int]:
+    """Return which of these processes have not ended after a while."""
     until = time.monotonic() + seconds
-    while (left := trainers()) and time.monotonic() < until:
+    while (left := [pid for pid in pids if is_alive(pid)]) and time.monotonic() < until:
         time.sleep(0.1)
     return left
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import descendants, is_alive, trainers, trainers_left
+from processes import descendants, left_alive, trainers, trainers_left
 
 from asyncmanifold import METHODS, CurveCodec, Score
 from asyncmanifold.commands.cli import main
@@ -212,7 +212,7 @@ def test_ctrl_c_ends_a_local_ray_and_leaves_a_run_that_resume_continues(tmp_path
     assert out == ""
     assert said.count("\n") <= 3
     assert "with --resume continues" in said
-    assert [pid for pid in started if is_alive(pid)] == []
+    assert left_alive(started) == []
     for name, more in (("parts", ["--resume"]), ("whole", [])):
         subprocess.run([*command, tmp_path / name, *more, "--quiet"], check=True)
     assert_same(tmp_path / "whole", tmp_path / "parts")
