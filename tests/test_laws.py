@@ -44,7 +44,6 @@ from asyncmanifold.server.corrections import CORRECTIONS
 from asyncmanifold.server.delays import STALENESS
 from asyncmanifold.server.methods import COMPARED
 from asyncmanifold.server.penalties import PENALTIES, Penalty
-from asyncmanifold.server.private_buffer import PrivateBuffer
 from asyncmanifold.server.rates import RATE_SCHEDULES
 from asyncmanifold.server.step import flush
 from asyncmanifold.server.step_windows import BUFFERS
@@ -69,7 +68,7 @@ PARTS = {
     "staleness": [*(kind() for kind in STALENESS.values()), Polynomial(2.0), Hinge(1.0, 1)],
     "buffer": [
         None,
-        *(kind() for kind in BUFFERS.values() if kind is not PrivateBuffer),  # whose noise is no rule's
+        *(kind() for kind in BUFFERS.values()),
         Buffer(1),
         Buffer(3),
         CalibratedBuffer(calibrated_size=2),

@@ -111,9 +111,8 @@ class Deployment:
             if not deliveries:
                 self._wait()
         self._session.evaluate_last(self._now)
-        if self._session.ended == STOPPED or self._session.privacy.is_local:
-            return {}
-        if not self._policy.evaluate_clients:
+        is_asked = self._policy.evaluate_clients and not self._session.privacy.is_local
+        if self._session.ended == STOPPED or not is_asked:
             return {}
         for message_id in self._sent:
             self._mailbox.forget(message_id)

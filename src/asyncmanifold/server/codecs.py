@@ -195,7 +195,7 @@ class CurveCodec(Codec):
         return interior + 1, size
 
 
-OUTGOING: dict[str, type[Outgoing]] = {
+CODECS: dict[str, type[Outgoing]] = {
     "float32": Float32,
     "fp16": Float16,
     "int8": Int8,

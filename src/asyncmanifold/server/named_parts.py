@@ -10,7 +10,7 @@ from asyncmanifold.geometry import EMBEDDINGS, Embedding
 from asyncmanifold.server.adaptive_optimizers import SERVER_OPTIMIZERS
 from asyncmanifold.server.averaging import AVERAGINGS, AveragedModel
 from asyncmanifold.server.buffer import StepBuffer
-from asyncmanifold.server.codecs import OUTGOING
+from asyncmanifold.server.codecs import CODECS
 from asyncmanifold.server.corrections import CORRECTIONS, Correction
 from asyncmanifold.server.delays import STALENESS
 from asyncmanifold.server.gates import Gate
@@ -25,16 +25,14 @@ from asyncmanifold.server.selection import SELECTIONS, Selection
 from asyncmanifold.server.step_windows import BUFFERS
 from asyncmanifold.server.workloads import ArrivalGroups, EpochRule
 
-OUTGOING["local-privacy"] = LocalPrivacy
-BUFFERS["private-buffer"] = PrivateBuffer
 KINDS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "embedding": (Embedding, EMBEDDINGS),
-    "outgoing": (Outgoing, OUTGOING),
+    "outgoing": (Outgoing, {**CODECS, "local-privacy": LocalPrivacy}),
     "gates": (Gate, GATES),
     "correction": (Correction, CORRECTIONS),
     "penalty": (Penalty, PENALTIES),
     "staleness": (Staleness, STALENESS),
-    "buffer": (StepBuffer, BUFFERS),
+    "buffer": (StepBuffer, {**BUFFERS, "private-buffer": PrivateBuffer}),
     "server_optimizer": (ServerOptimizer, SERVER_OPTIMIZERS),
     "averaging": (AveragedModel, AVERAGINGS),
     "adaptive_epochs": (
