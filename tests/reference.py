@@ -242,14 +242,11 @@ def train_through_curve(
     base = nn.utils.parameters_to_vector(module.parameters()).detach()
     free = [base.clone().requires_grad_() for _ in range(degree)]
     optimiser = optimizer(free)
-    started = False
+    started, way = False, []
     for along_curve, s, indices in steps:
         if along_curve and not started:
             started = True
-            if interior_start == "chord":
-                with torch.no_grad():
-                    for k, point in enumerate(free[:-1], 1):
-                        point.copy_(base + k / degree * (free[-1] - base))
+            start_interior(interior_start, base, free, way)
         weights = de_casteljau([base, *free], s)
         outputs = functional_call(module, named_slices(module, weights), (inputs[indices],))
         value = loss(outputs, targets[indices]) + 0.5 * proximal * (weights - base).square().sum()
@@ -261,7 +258,32 @@ def train_through_curve(
         if along_curve and freeze_end:
             free[-1].grad = None
         optimiser.step()
+        way.append(free[-1].detach() - base)
+    if not started:
+        start_interior(interior_start, base, free, way)
     return torch.stack([point.detach() - base for point in free])
+
+
+@torch.no_grad()
+def start_interior(interior_start: str, base: Tensor, free: list[Tensor], way: list[Tensor]) -> None:
+    """Move the interior control points to where they start the curve phase; ``way`` has all end points."""
+    if interior_start == "chord":
+        for k, point in enumerate(free[:-1], 1):
+            point.copy_(base + k / len(free) * (free[-1] - base))
+    elif interior_start == "trajectory" and len(free) > 1:
+        for point, fitted in zip(free, fit_bezier(torch.stack(way), len(free)), strict=False):
+            point.copy_(base + fitted)
+
+
+def fit_bezier(way: Tensor, degree: int) -> Tensor:
+    """Return the interior offsets of the curve from 0 to the last point that is closest to all of them.
+
+    Point j of J belongs to t = j/J. The weights of the control points are read off de Casteljau's curve.
+    """
+    unit = torch.eye(degree + 1, dtype=torch.float64)
+    weights = torch.stack([de_casteljau(list(unit), (j + 1) / len(way)) for j in range(len(way))])
+    left = way - weights[:, -1:] * way[-1]
+    return torch.linalg.lstsq(weights[:, 1:-1], left).solution
 
 
 def named_slices(module: nn.Module, vector: Tensor) -> dict[str, Tensor]:

@@ -67,9 +67,10 @@ def assert_near(batched, inline):
         "fedbuff",
         "asyncbezier",
         replace(CURVE, embedding=Bezier(3, interior_start="chord")),
+        replace(CURVE, embedding=Bezier(2, interior_start="trajectory")),
         replace(CURVE, embedding=Tunnel(2, radius=0.02)),
     ],
-    ids=["fedasync", "fedbuff", "asyncbezier", "cubic", "tunnel"],
+    ids=["fedasync", "fedbuff", "asyncbezier", "cubic", "trajectory", "tunnel"],
 )
 def test_jobs_of_different_lengths_give_what_they_give_alone(method):
     """Clients have 7 to 40 examples: jobs differ in steps, and batches in size."""

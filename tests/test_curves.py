@@ -254,7 +254,8 @@ def test_a_degree_below_one_is_refused_by_name(degree):
 
 
 def test_an_unknown_start_of_the_interior_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"Bezier\(interior_start='middle'\) must be 'base' or 'chord'"):
+    starts = "'base', 'chord' or 'trajectory'"
+    with pytest.raises(ValueError, match=rf"Bezier\(interior_start='middle'\) must be {starts}"):
         Bezier(2, interior_start="middle")
     with pytest.raises(ValueError, match=r"Bezier\(step='length'\) must be 'chord' or 'parameter'"):
         Bezier(2, step="length")

@@ -39,6 +39,7 @@ CURVE = METHODS["asyncbezier"]
 METHODS_THERE = {
     **METHODS,
     "cubic": replace(CURVE, embedding=Bezier(3, interior_start="chord")),
+    "trajectory": replace(CURVE, embedding=Bezier(2, interior_start="trajectory")),
     "tunnel": replace(CURVE, embedding=Tunnel(2, radius=0.05)),
     "sharpness-aware": replace(CURVE, embedding=Tunnel(2, radius=0.05, sharpness_aware=True)),
     "compensated": replace(CURVE, correction=DelayCompensation(0.5, adaptive=True)),

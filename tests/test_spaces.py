@@ -13,6 +13,7 @@ from torch import nn
 
 from asyncmanifold import METHODS, Averaging, Bezier, LocalTraining, Method, Run, simulate
 from asyncmanifold.client.curved import CurvedControls, geodesic, plain_gradient
+from asyncmanifold.errors import InputError
 from asyncmanifold.geometry import spaces
 from asyncmanifold.geometry.bezier import de_casteljau
 from asyncmanifold.geometry.maps import StiefelMaps, maps_of
@@ -314,6 +315,12 @@ def test_curves_are_learned_on_every_manifold(name):
     parameter = result.model.prototypes
     point = parameter.detach().double()
     torch.testing.assert_close(parameter.manifold.projx(point), point, rtol=1e-6, atol=1e-6)
+
+
+def test_a_trajectory_on_a_manifold_is_refused_with_the_way_out():
+    method = Method(embedding=Bezier(2, interior_start="trajectory"))
+    with pytest.raises(InputError, match="is not for parameters on manifolds: use 'base' or 'chord'"):
+        simulate(prototype_task("sphere"), method, training=TRAINING, run=Run(updates=5))
 
 
 @pytest.mark.parametrize("method", RUNNING_ON_MANIFOLDS)

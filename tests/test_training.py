@@ -12,6 +12,7 @@ from torch import nn
 
 from asyncmanifold import Bezier, Job, LocalTraining, Point
 from asyncmanifold.client import NonFiniteLoss, Trainer
+from asyncmanifold.client.trajectory import Trajectory
 from asyncmanifold.seeding import Purpose, derive
 from asyncmanifold.tasks import TensorData
 from asyncmanifold.vectors import FlatModel, Statistics
@@ -104,7 +105,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("degree", [1, 2, 3])
-@pytest.mark.parametrize("interior_start", ["base", "chord"])
+@pytest.mark.parametrize("interior_start", ["base", "chord", "trajectory"])
 @pytest.mark.parametrize("freeze_end", [False, True])
 @pytest.mark.parametrize("proximal", [0.0, 0.3])
 def test_a_scaled_gradient_is_autograd_through_the_curve(
@@ -128,6 +129,47 @@ def test_a_scaled_gradient_is_autograd_through_the_curve(
     )
     for learned, exact in zip(update.offsets, expected, strict=True):
         assert relative_error(learned, exact) < 1e-5
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_curve_without_epochs_of_its_own_follows_the_trajectory(optimizer):
+    changes, make_optimizer = OPTIMIZERS[optimizer]
+    job = job_for(perceptron(), point_epochs=4, curve_epochs=0)
+    embedding = Bezier(3, interior_start="trajectory")
+    update = trainer_for(embedding=embedding, proximal=0.0, **changes).train(job, DATA)
+    straight = trainer_for(embedding=Point(), proximal=0.0, **changes).train(job, DATA)
+    random = derive(SEED, Purpose.TRAINING, job.client, job.number)
+    expected = train_through_curve(
+        perceptron(),
+        cross_entropy,
+        training_steps(random, EXAMPLES, 5, 4, 0),
+        *examples(),
+        degree=3,
+        optimizer=make_optimizer,
+        proximal=0.0,
+        interior_start="trajectory",
+    )
+    assert relative_error(update.offsets[-1], straight.offsets[-1]) < 1e-5  # the end is a plain job's
+    for learned, exact in zip(update.offsets, expected, strict=True):
+        assert relative_error(learned, exact) < 1e-4
+
+
+def test_a_trajectory_that_is_a_curve_is_found_again():
+    """(2, 0), (2, 2): at t = 1/4 … 1 the curve is (7/8, 1/8), (3/2, 1/2), (15/8, 9/8), (2, 2)."""
+    trajectory = Trajectory(2, 2, torch.device("cpu"))
+    for point in ([0.875, 0.125], [1.5, 0.5], [1.875, 1.125], [2.0, 2.0]):
+        trajectory.include(torch.tensor(point))
+    offsets = torch.tensor([[9.0, 9.0], [2.0, 2.0]])
+    trajectory.fit(offsets)
+    torch.testing.assert_close(offsets, torch.tensor([[2.0, 0.0], [2.0, 2.0]]))
+
+
+def test_a_trajectory_of_one_step_is_its_chord():
+    trajectory = Trajectory(3, 1, torch.device("cpu"))
+    trajectory.include(torch.tensor([3.0]))
+    offsets = torch.tensor([[0.0], [0.0], [3.0]])
+    trajectory.fit(offsets)
+    torch.testing.assert_close(offsets, torch.tensor([[1.0], [2.0], [3.0]]))
 
 
 @pytest.mark.parametrize("channels", [1, 2])

@@ -10,6 +10,7 @@ from torch.optim.adam import adam
 
 from asyncmanifold.client.local_optimizers import NamedOptimizer, plain_name
 from asyncmanifold.client.settings import LocalTraining
+from asyncmanifold.client.trajectory import Trajectory
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.embeddings import Embedding
 from asyncmanifold.geometry.paths import Spot
@@ -78,9 +79,11 @@ class FlatControls(Controls):
     def __init__(self, model: TrainedModel, embedding: Embedding, settings: LocalTraining) -> None:
         self._model, self._embedding, self._settings = model, embedding, settings
         self._optimizer = _make_optimizer(model, embedding.points, settings)
-        self._can_train_in_place = (
-            plain_name(settings.optimizer) == "sgd" and not settings.momentum and not settings.gradient_clip
-        )
+        self._trajectory: Trajectory | None = None
+        if embedding.follows_trajectory:
+            self._trajectory = Trajectory(embedding.points, model.size, model.device)
+        is_plain = plain_name(settings.optimizer) == "sgd" and not settings.momentum
+        self._can_train_in_place = is_plain and not settings.gradient_clip and self._trajectory is None
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
         """Set every control point to ``theta``."""
@@ -91,6 +94,8 @@ class FlatControls(Controls):
             self._model.vector.copy_(theta)
         offsets.zero_()
         self._optimizer.reset(theta)
+        if self._trajectory is not None:
+            self._trajectory.reset()
 
     def start_curve(self) -> None:
         self.finish()
@@ -145,6 +150,8 @@ class FlatControls(Controls):
             if k in trained:
                 scaled = gradient if weight == 1.0 else gradient * weight
                 self._optimizer.step(k, self._offsets[k], scaled, factor)
+        if self._trajectory is not None and not self._along_curve:
+            self._trajectory.include(self._offsets[-1])
 
     def _descend(self, factor: float) -> None:
         """Take a step of plain SGD, which does not need the gradient as one vector."""
@@ -154,9 +161,11 @@ class FlatControls(Controls):
         self._model.descend(lr)
 
     def finish(self) -> None:
-        """Compute the offset of an end point that was trained in place."""
+        """Compute the offset of an end point that was trained in place; fit a curve to its trajectory."""
         if self._in_place:
             torch.sub(self._model.vector, self._theta, out=self._offsets[-1])
+        if self._trajectory is not None and not self._along_curve:
+            self._trajectory.fit(self._offsets)
 
 
 class _Adam:

@@ -37,6 +37,10 @@ class CurvedControls(Controls):
                 f"optimizer {label_of(settings.optimizer)!r} cannot train parameters on manifolds: "
                 f"use 'adam' or 'sgd'"
             )
+        if embedding.follows_trajectory:
+            raise InputError(
+                "interior_start='trajectory' is not for parameters on manifolds: use 'base' or 'chord'"
+            )
 
     def begin(self, theta: Tensor, offsets: Tensor) -> None:
         """Set every control point to ``theta``, with a fresh optimiser."""

@@ -89,6 +89,11 @@ class Embedding:
         """Whether the positions of batches depend on the control points that have been learned so far."""
         return False
 
+    @property
+    def follows_trajectory(self) -> bool:
+        """Whether interior control points are fitted to the way of the end point in the point phase."""
+        return False
+
     def weights(self, t: Spot) -> list[float]:
         """Return the weight of each free control point at ``t``; the base model has the rest.
 
@@ -201,7 +206,8 @@ class Bezier(Embedding):
     Arguments:
         degree: the number of free control points; the first of the n + 1 is fixed.
         interior_start: where interior control points begin the curve phase: at the ``"base"`` model, as in
-            the paper, or spread evenly on the ``"chord"``.
+            the paper; spread evenly on the ``"chord"``; or so that the curve follows the ``"trajectory"`` of
+            the end point in the point phase, which with ``curve_epochs = 0`` is a curve at no extra cost.
         freeze_end: keep the end point as the point phase left it.
         step: where a step of fraction s ends: where the ``"chord"`` has s times the whole chord's length, or
             at the curve ``"parameter"`` t = s.
@@ -215,18 +221,22 @@ class Bezier(Embedding):
 
     degree: int = 2
     _: KW_ONLY
-    interior_start: Literal["base", "chord"] = "base"
+    interior_start: Literal["base", "chord", "trajectory"] = "base"
     freeze_end: bool = False
     step: Literal["chord", "parameter"] = "chord"
     measure: Literal["parameter", "length"] = "parameter"
 
     def __post_init__(self) -> None:
-        check(self, degree="at least 1", interior_start="'base' or 'chord'", step="'chord' or 'parameter'")
-        check(self, measure="'parameter' or 'length'")
+        check(self, degree="at least 1", interior_start="'base', 'chord' or 'trajectory'")
+        check(self, step="'chord' or 'parameter'", measure="'parameter' or 'length'")
 
     @property
     def follows_shape(self) -> bool:
         return self.measure == "length"
+
+    @property
+    def follows_trajectory(self) -> bool:
+        return self.interior_start == "trajectory" and self.degree > 1
 
     @property
     def points(self) -> int:
@@ -254,7 +264,7 @@ class Bezier(Embedding):
         return super().place(space, controls, fraction)
 
     def interior_shares(self) -> list[float]:
-        if self.interior_start == "base":
+        if self.interior_start != "chord":
             return []
         return [k / self.degree for k in range(1, self.degree)]
 
