@@ -219,7 +219,13 @@ PAPER_TARGETS = {"femnist": 0.8, "shakespeare": 0.5, "cxr8": 0.75}
 
 
 PAPER_TASKS: dict[str, dict[str, Any]] = {
-    "femnist": {"partition": "dirichlet", "concentration": 0.5, "max_examples": None, "max_test": None},
+    "femnist": {
+        "partition": "dirichlet",
+        "concentration": 0.5,
+        "max_examples": None,
+        "max_test": None,
+        "validation_fraction": 0.1,
+    },
     "shakespeare": {
         "context": 80,
         "stride": 1,
@@ -228,21 +234,33 @@ PAPER_TASKS: dict[str, dict[str, Any]] = {
         "heads": 6,
         "width": 128,
         "dropout": 0.1,
+        "max_test": 20_000,
+        "validation_fraction": 0.1,
+        "test_fraction": 0.1,
     },
-    "cxr8": {"conditions": 8, "image_size": 128, "width": "x1.5", "max_examples": None},
+    "cxr8": {
+        "conditions": 8,
+        "image_size": 128,
+        "width": "x1.5",
+        "max_examples": None,
+        "validation_fraction": 0.1,
+        "test_fraction": 0.2,
+    },
 }
 
 
 @pytest.mark.parametrize("scenario", PAPER_RATES)
 def test_paper_size_scenarios_have_the_papers_numbers(scenario):
+    """And, where the paper gives none, those of docs/paper.md."""
     for method, rate in zip(RATED, PAPER_RATES[scenario], strict=True):
         config = load_config(scenario, method)
         assert config.method.global_lr == rate, method
         assert (config.training.point_epochs, config.training.curve_epochs) == (2, 2)
         assert (config.training.local_lr, config.training.proximal) == (1e-3, 1e-3)
-        assert config.training.optimizer == "adam"
+        assert (config.training.optimizer, config.training.batch_size) == ("adam", 64)
         assert (config.run.updates, config.run.target) == (360, PAPER_TARGETS[scenario])
         assert (config.run.evaluate_every, config.run.target_every) == (10, 1)
+        assert config.run.target_examples == 2_000
         assert (config.schedule.kind, config.task.clients) == ("queue", 30)
         assert config.method.weighting == "examples"
         assert {name: getattr(config.task, name) for name in PAPER_TASKS[scenario]} == PAPER_TASKS[scenario]
@@ -259,8 +277,10 @@ def test_paper_size_scenarios_have_the_papers_numbers(scenario):
         assert config.method.penalty == Distance(decay)
         assert config.method.embedding == Bezier(2)
     asyncfeded = load_config(scenario, "asyncfeded").method
-    assert asyncfeded.adaptive_epochs == AdaptiveEpochs(1.0, gain=1.0)
-    assert asyncfeded.penalty == Distance(1.0, warmup=10)
+    assert asyncfeded.adaptive_epochs == AdaptiveEpochs(
+        1.0, gain=1.0, adapt_after=10, max_epochs=10, epoch_rounding="down"
+    )
+    assert asyncfeded.penalty == Distance(1.0, warmup=10, lowest=0.0, highest=10.0)
 
 
 def test_no_key_of_a_configuration_exists_twice():

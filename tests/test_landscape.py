@@ -24,7 +24,7 @@ from asyncmanifold.landscape.repeated_update import (
     repeat_run,
 )
 from asyncmanifold.report.contours import area_above, levels
-from asyncmanifold.report.landscape_figures import landscape_figures
+from asyncmanifold.report.landscape_figures import area_rows, landscape_figures
 from asyncmanifold.report.landscape_page import write_landscape
 from asyncmanifold.server.step import corrected_offsets
 from asyncmanifold.vectors import FlatModel
@@ -96,11 +96,24 @@ def test_contours_of_a_slope_are_exact():
     assert polygon_area(area) == pytest.approx(4 * 1.75)
 
 
-def test_cells_without_a_value_are_left_out():
-    assert area_above([0, 1], [0, 1], [[1.0, None], [0.0, 1.0]], 0.5) == []
+def test_what_has_no_value_is_left_out():
+    """Half of a cell without one corner, and all of it without two."""
+    assert area_above([0, 1], [0, 1], [[1.0, None], [None, 1.0]], 0.5) == []
     axis, values = shaped(lambda x, y: 1.0, count=4)
-    values[0][1] = None
-    assert sum(map(polygon_area, area_above(axis, axis, values, 0.0))) == pytest.approx(16 * 7 / 9)
+    values[0][1] = None  # two cells of nine
+    for level in (0.0, -inf):
+        assert sum(map(polygon_area, area_above(axis, axis, values, level))) == pytest.approx(16 * 8 / 9)
+    assert area_above(axis, axis, values, 2.0) == []
+
+
+def test_nothing_is_drawn_outside_of_a_surface():
+    """The lowest colour fills the domain alone: around it, it would look like low losses."""
+    _, landscape = landscape_of(make_config("asyncdisc"), grid=21)
+    (scene,) = scenes_of(landscape, "surface")
+    rows = area_rows(scene, levels(scene.losses, 7))
+    lowest = [(row["x"], row["y"]) for row in rows if row["band"] == 0 and row["x"] is not None]
+    assert max(hypot(x - 0.5, y) for x, y in lowest) <= 0.5 + 1e-4
+    assert polygon_area(lowest) == pytest.approx(pi / 4, rel=0.1)
 
 
 def test_levels_are_close_together_in_the_valley():

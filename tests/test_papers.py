@@ -683,11 +683,20 @@ def test_a_cycle_ends_where_models_are_averaged():
     assert state.returned()[0].item() == pytest.approx((models[3] + models[6]) / 2)
 
 
-@pytest.mark.parametrize("jointly", [False, True])
-def test_a_zero_offset_is_not_projected(jointly):
+def test_a_zero_offset_is_not_projected():
     """It has no direction, so none that conflicts with the drift."""
     state = ServerState(torch.tensor([1.0, 0.0]), version=1)
     offsets = torch.tensor([[0.0, 0.0], [-1.0, 1.0]])
-    method = Method(embedding=Bezier(2), correction=OrthoDC(0.0, jointly=jointly))
+    method = Method(embedding=Bezier(2), correction=OrthoDC(0.0))
     _, step = absorb(method, state, Update(0, 0, offsets), base=torch.zeros(2), weight=0.5)
     assert step.projected == [False, True]
+
+
+def test_a_zero_offset_is_projected_as_a_part_of_the_long_vector():
+    """(0, 0, −1, 1) has −1/2 of (1, 0, 1, 0) in it: what is left is (1/2, 0, −1/2, 1)."""
+    correction, rows = OrthoDC(0.0, jointly=True), np.array([[0.0, 0.0], [-1.0, 1.0], [1.0, 0.0]])
+    gram = rows @ rows.T
+    assert correction.projected(gram) == [True, True]
+    np.testing.assert_allclose(correction.coefficients(gram) @ rows, [[0.5, 0.0], [-0.5, 1.0]])
+    nothing = np.diag([0.0, 0.0, 1.0])
+    assert correction.projected(nothing) == [False, False]

@@ -19,12 +19,13 @@ def area_above(xs: Sequence[float], ys: Sequence[float], values: Grid, level: fl
     """Return the rings around the area where a function on a grid is at least ``level``.
 
     Outer rings turn one way and holes the other, so that all of them filled as one path leave the holes open.
-    Between the grid's lines the function is interpolated; cells without a value at a corner are left out.
+    Between the grid's lines the function is interpolated. Of a cell without a value at one corner, the
+    triangle of the others is kept; with two or more it is left out. A level of −∞ is all that has a value.
     """
     library = contourpy()
     known = [[nan if value is None else value for value in row] for row in values]
     generator = library.contour_generator(
-        xs, ys, np.ma.masked_invalid(known), fill_type="OuterOffset", corner_mask=False
+        xs, ys, np.ma.masked_invalid(known), fill_type="OuterOffset", corner_mask=True
     )
     points, offsets = generator.filled(level, inf)
     return [

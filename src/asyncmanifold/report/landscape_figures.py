@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from asyncmanifold.landscape.numbers import Landscape, Mark, Scene
 from asyncmanifold.report.contours import Place, area_above, levels
@@ -82,12 +83,10 @@ def profile_figure(landscape: Landscape, scene: Scene) -> Figure:
 
 
 def area_rows(scene: Scene, steps: Sequence[float]) -> list[Row]:
-    """Return the areas above each level, the whole plane first; a row without a place ends a ring."""
+    """Return the areas above each level, first all that has a loss; a row without a place ends a ring."""
     if not any(loss is not None for row in scene.losses for loss in row):
         return []
-    (left, right), (low, high) = (scene.xs[0], scene.xs[-1]), (scene.ys[0], scene.ys[-1])
-    whole: list[list[Place]] = [[(left, low), (right, low), (right, high), (left, high)]]
-    rings = [whole, *(area_above(scene.xs, scene.ys, scene.losses, level) for level in steps)]
+    rings = [area_above(scene.xs, scene.ys, scene.losses, level) for level in (-inf, *steps)]
     rows: list[Row] = []
     for band, parts in enumerate(rings):
         height = steps[band - 1] if band else (steps[0] - 1.0 if steps else 0.0)

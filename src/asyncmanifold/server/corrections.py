@@ -143,12 +143,15 @@ class OrthoDC(Correction):
         check(self, threshold="between -1 and 1")
 
     def projected(self, gram: Floats) -> list[bool]:
-        """Return where the cosine to the drift is at most the threshold."""
+        """Return where the cosine to the drift is at most the threshold; a zero vector has no direction."""
         points = len(gram) - 1
         if gram[-1, -1] <= 0.0:
             return [False] * points
-        angles = [joint_cosine(gram)] * points if self.jointly else cosines(gram)
-        return [bool(gram[k, k] > 0.0) and angle <= self.threshold + 1e-6 for k, angle in enumerate(angles)]
+        squares = np.diag(gram)[:-1]
+        if self.jointly:
+            return [bool(squares.max() > 0.0) and joint_cosine(gram) <= self.threshold + 1e-6] * points
+        angles = zip(squares, cosines(gram), strict=True)
+        return [bool(square > 0.0) and angle <= self.threshold + 1e-6 for square, angle in angles]
 
     def coefficients(self, gram: Floats) -> Floats:
         """Return the identity with −⟨v,d⟩/⟨d,d⟩ for the drift where a control point is projected."""
