@@ -1,7 +1,8 @@
 """Ways to form the inner products of an update's vectors, over streaming these vectors; by hand.
 
-Two offsets and the drift of 10 M parameters, in blocks as the server has them. On a processor that is not
-Intel's, MKL (``torch.dot``) takes another way; ``MKL_CBWR=COMPATIBLE`` shows something like it anywhere.
+Two offsets and the drift of 10 M parameters, in blocks of several sizes; the server has ``torch.dot`` and
+``gram.BLOCK``. On a processor that is not Intel's, MKL (``torch.dot``) takes another way;
+``MKL_CBWR=COMPATIBLE`` shows something like it anywhere.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from rich.table import Table
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
-from asyncmanifold.server.gram import BLOCK
 
 PARAMETERS, REPEATS = 10_000_000, 15
+SIZES = (65_536, 131_072, 262_144)
 
 Product = Callable[[list[Tensor]], Floats]
 """Takes a block of each vector; returns all inner products."""
@@ -37,7 +38,8 @@ def main() -> None:
     vectors = [torch.randn(PARAMETERS, generator=generator) for _ in range(4)]
     ways: dict[str, Callable[[], Floats | None]] = {"stream": partial(stream, vectors)}
     for product in (torch_dot, numpy_dot, matrix_product, product_and_sum):
-        ways[product.__name__] = partial(gram, vectors, product)
+        for size in SIZES:
+            ways[f"{product.__name__}, {size:,}"] = partial(gram, vectors, product, size)
     times: dict[str, list[float]] = {name: [] for name in ways}
     found = {name: way() for name, way in ways.items()}
     for _ in range(REPEATS):
@@ -45,10 +47,10 @@ def main() -> None:
             started = perf_counter()
             way()
             times[name].append(perf_counter() - started)
-    floor = min(times["stream"])
-    table = Table("way", "ms", "over streaming", "difference", title=f"the least of {REPEATS}")
+    floor, reference = min(times["stream"]), found[f"torch_dot, {SIZES[0]:,}"]
+    table = Table("way, block", "ms", "over streaming", "difference", title=f"the least of {REPEATS}")
     for name, spent in times.items():
-        apart = "" if name == "stream" else f"{difference(found[name], found['torch_dot']):.0e}"
+        apart = "" if name == "stream" else f"{difference(found[name], reference):.0e}"
         table.add_row(name, f"{1e3 * min(spent):.1f}", f"{min(spent) / floor:.2f}", apart)
     Console().print(table)
 
@@ -58,10 +60,10 @@ def stream(vectors: list[Tensor]) -> None:
         vector.sum()
 
 
-def gram(vectors: list[Tensor], product: Product) -> Floats:
+def gram(vectors: list[Tensor], product: Product, size: int) -> Floats:
     """Return the inner products of the first two vectors and of the difference of the others."""
     total = np.zeros((3, 3))
-    for one, other, now, before in zip(*(torch.split(vector, BLOCK) for vector in vectors), strict=True):
+    for one, other, now, before in zip(*(torch.split(vector, size) for vector in vectors), strict=True):
         total += product([one, other, torch.sub(now, before)])
     return total
 

@@ -67,11 +67,14 @@ def test_compare_prints_and_keeps_the_table(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == table
 
 
-def test_report_says_where_the_page_is(tmp_path, capsys):
+def test_report_says_where_the_page_is_unless_it_is_quiet(tmp_path, capsys):
     assert main(["run", "digits", *QUICK, "--quiet", "--out", str(tmp_path / "run")]) == 0
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "page")]) == 0
     assert capsys.readouterr().out == f"report: {tmp_path / 'page' / 'report.html'}\n"
     assert 'data-figure="score-updates"' in (tmp_path / "page" / "report.html").read_text()
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "quiet"), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "quiet" / "report.html").exists()
 
 
 def test_tune_scores_on_validation_data_and_writes_a_scenario(tmp_path, capsys):

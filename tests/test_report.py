@@ -230,9 +230,19 @@ def test_the_page_says_what_was_run(tmp_path):
     assert '<th scope="row">lr1</th><td>global_lr = 1</td>' in text
     assert '<th scope="row">lr2</th><td>global_lr = 2</td>' in text
     assert '<th scope="row">training.local_lr</th><td>0.5</td>' in text
+    assert '<th scope="row">arithmetic</th><td>native</td>' in text
     assert '<th scope="row">cpu</th><td>Made-up 9000</td>' in text
     assert '<th scope="row">versions.torch</th><td>2.13.0</td>' in text
     assert 'for run in lr-1 lr-2; do\n  asyncmanifold run "$run/config.toml" --out "again/$run"' in text
+
+
+def test_what_most_methods_share_is_said_once(tmp_path):
+    for name, lr in (("one", 1.0), ("other", 1.0), ("third", 2.0)):
+        write_run(tmp_path / name, name, method={"global_lr": lr})
+    text = unescape(write_report(tmp_path).read_text())
+    rows = {"most methods": "global_lr = 1", "one": "–", "other": "–", "third": "global_lr = 2"}
+    for method, words in rows.items():
+        assert f'<th scope="row">{method}</th><td>{words}</td>' in text
 
 
 def test_the_tables(compared):

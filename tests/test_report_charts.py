@@ -58,6 +58,10 @@ def test_the_view_starts_where_methods_differ():
     assert useful_range(scores(0.1, 0.8, 0.8, 0.9, targets=[0.75])) == pytest.approx((0.7425, 0.9075))
     assert useful_range(scores(0.6, 0.65, 0.8, 0.9)) == whole_range(scores(0.6, 0.65, 0.8, 0.9))
     assert useful_range(scores(0.5)) == pytest.approx((0.475, 0.525))
+    far = scores(0.1, 0.8, 0.8, 0.9, targets=[1.31])  # scores span 0.8: up to 0.4 away is near
+    assert useful_range(far) == useful_range(late)
+    assert whole_range(far) == pytest.approx((0.0395, 1.3705))
+    assert useful_range(scores(0.6, 0.65, 0.8, 0.9, targets=[2])) == whole_range(scores(0.6, 0.65, 0.8, 0.9))
 
 
 @pytest.mark.parametrize(

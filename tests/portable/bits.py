@@ -11,21 +11,8 @@ from torch.nn import functional as F
 
 UNARY = (
     *("rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos"),
-    *(
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "erfinv",
-        "sigmoid",
-        "lgamma",
-    ),
-    *("digamma", "reciprocal", "sqrt"),
+    *("atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "sigmoid"),
+    *("lgamma", "digamma", "reciprocal", "sqrt"),
 )
 NUMPY = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "arctan", "sinh", "cosh"),
@@ -208,7 +195,7 @@ def networks() -> dict[str, str]:
     found["group-norm"] = trained(nn.Sequential(*groups), normal(16, 3, 10, 10))
     layer = nn.TransformerEncoderLayer(24, 4, 48, batch_first=True, dropout=0.1)
     found["transformer"] = trained(nn.Sequential(layer, nn.Flatten(), nn.Linear(264, 5)), normal(16, 11, 24))
-    for name, cell in (("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn", nn.RNN)):
+    for name, cell in (("gru", nn.GRU), ("rnn", nn.RNN)):  # QEMU 7.2 crashes in oneDNN's LSTM
         found[name] = trained(LastOutput(cell), normal(16, 7, 6))
     return found
 

@@ -28,7 +28,7 @@ MOST_SHARE = 0.3
 """The share of the last colour in the figures of bins; larger shares have it too."""
 BANDS = "Lines are means over seeds; bands are ± one standard deviation (n − 1), none for a single seed."
 LINES = "Lines are means over seeds."
-RANGE = "The view starts at the score that three of four evaluations reach."
+RANGE = "The view starts at the score that three of four evaluations reach; a distant target is outside it."
 
 
 def comparison_figures(found: FoundRuns) -> list[Figure]:

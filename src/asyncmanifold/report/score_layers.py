@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asyncmanifold.report.curves import band
 from asyncmanifold.report.figure import Row, Specification, category, layer, quantity, rounded
@@ -164,15 +164,20 @@ def mean_rows(scores: Scores, against: str) -> list[Row]:
 def useful_range(scores: Scores) -> tuple[float, float]:
     """Return the range that shows the differences: from the score that three of four evaluations reach.
 
+    A target further away than half of what the scores span is left to the whole range.
+
     >>> rows = [{"score": score} for score in (0.1, 0.7, 0.8, 0.85, 0.9)]
     >>> useful_range(Scores(rows, [], "accuracy"))
     (0.69, 0.91)
     """
     sign = -1.0 if scores.is_lower_better else 1.0
-    values, targets = sorted(sign * row["score"] for row in scores.rows), [sign * t for t in scores.targets]
-    low, high = min([values[len(values) // 4], *targets]), max([values[-1], *targets])
-    if low - values[0] <= 0.2 * (high - values[0]):
-        return whole_range(scores)
+    values = sorted(sign * row["score"] for row in scores.rows)
+    least, most = values[0], values[-1]
+    near = 0.5 * (most - least)
+    targets = [sign * t for t in scores.targets if least - near <= sign * t <= most + near]
+    low, high = min([values[len(values) // 4], *targets]), max([most, *targets])
+    if low - least <= 0.2 * (high - least):
+        return whole_range(replace(scores, targets=[sign * t for t in targets]))
     margin = 0.05 * (high - low)
     ends = sorted((rounded(sign * (low - margin)), rounded(sign * (high + margin))))
     return ends[0], ends[1]

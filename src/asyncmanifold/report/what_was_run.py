@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,13 +37,34 @@ def common_and_own(runs: Sequence[RunData]) -> tuple[dict[str, str], dict[str, d
     return common, own
 
 
+def usual_settings(own: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the values that more than half of the methods have, of settings that every method has.
+
+    >>> usual_settings({"a": {"rate": "1"}, "b": {"rate": "1"}, "c": {"rate": "2", "buffer": "window"}})
+    {'rate': '1'}
+    """
+    first, *others = own.values()
+    found = {}
+    for key in first:
+        if all(key in other for other in others):
+            value, count = Counter(settings[key] for settings in own.values()).most_common(1)[0]
+            if 2 * count > len(own):
+                found[key] = value
+    return found
+
+
 def run_section(found: FoundRuns) -> str:
     """Return the section of the page as HTML."""
     common, own = common_and_own(found.runs)
     parts = ["<section>\n<h2>What was run</h2>\n"]
     if any(own.values()):
-        parts.append("<h3>Settings that differ</h3>\n")
-        parts.append(_two_columns((method, _words(settings)) for method, settings in own.items()))
+        usual = usual_settings(own)
+        rows = [("most methods", _words(usual))] if usual else []
+        for method, settings in own.items():
+            rows.append(
+                (method, _words({key: word for key, word in settings.items() if usual.get(key) != word}))
+            )
+        parts.append("<h3>Settings that differ</h3>\n" + _two_columns(rows))
     parts.append("<details><summary>Settings that all share</summary>\n")
     parts.append(_two_columns(common.items()) + "</details>\n")
     parts.append("<h3>Versions and machine</h3>\n" + _two_columns(machine_rows(found.runs)))
@@ -57,7 +79,7 @@ def machine_rows(runs: Sequence[RunData]) -> list[tuple[str, str]]:
         known: dict[str, str] = {"asyncmanifold": str(run.config.get("asyncmanifold", "unknown"))}
         arithmetic = run.summary.get("arithmetic")
         if isinstance(arithmetic, Mapping):
-            known |= dict(_flat(arithmetic))
+            known |= {"arithmetic" if key == "kind" else key: value for key, value in _flat(arithmetic)}
         if (parameters := run.summary.get("parameters")) is not None:
             known["parameters of the model"] = str(parameters)
         for key, value in known.items():

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
 
-BLOCK = 65_536
+BLOCK = 131_072
+"""Numbers per block: few enough for the cache, many enough that calls cost little (docs/performance.md)."""
 
 
 def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
