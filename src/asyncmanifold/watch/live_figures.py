@@ -118,7 +118,7 @@ class LiveFigures:
     @property
     def epsilon(self) -> float | None:
         """The largest ε that any client has spent, if clients count theirs."""
-        return max((c.epsilon for c in self.clients.values() if c.epsilon is not None), default=None)
+        return max((c.epsilon for c in list(self.clients.values()) if c.epsilon is not None), default=None)
 
     def add(self, record: Record) -> None:
         """Take one record into account."""
