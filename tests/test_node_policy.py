@@ -8,13 +8,15 @@ import torch
 from flwr.app import Context, RecordDict
 
 from asyncmanifold import InputError
-from asyncmanifold.flower import Policy
+from asyncmanifold.client.training import Trainer
+from asyncmanifold.flower import Policy, train_reply
 from asyncmanifold.flower.job_deadlines import GRACE_SECONDS, JobDeadlines
 from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.nodes import Nodes
 from asyncmanifold.flower.replies import device_of, threads_of
+from grid import LocalGrid
 from test_flower import QUICK, grid_of, start
-from tiny import of_kind, trace_of
+from tiny import make_task, of_kind, trace_of
 
 
 def measured(*jobs, was_free=True):
@@ -153,6 +155,32 @@ def test_a_node_chooses_its_device(monkeypatch):
     assert device_of(node(), None, curved).type == "cpu"
     monkeypatch.setattr("asyncmanifold.flower.replies.is_portable", lambda: True)
     assert device_of(node(), None, PLAIN).type == "cpu"
+
+
+def test_a_job_is_trained_with_the_nodes_threads_on_the_nodes_device(monkeypatch):
+    """Seen from within training, in a grid of one node with another number of threads than this process."""
+    seen = []
+
+    class Watched(Trainer):
+        def __init__(self, model, loss, embedding, training, seed, device):
+            super().__init__(model, loss, embedding, training, seed, device)
+            self.place = device
+
+        def train(self, job, data):
+            seen.append((torch.get_num_threads(), self.place))
+            return super().train(job, data)
+
+    monkeypatch.setattr("asyncmanifold.flower.replies.Trainer", Watched)
+    before, task = torch.get_num_threads(), make_task()
+    for config, expected in (({}, 1), ({"threads": before + 2}, before + 2)):
+        seen.clear()
+
+        def handle(message, config=config):
+            return train_reply(message, node(**config), task.build_model(0), task.loss, task.clients[0])
+
+        start(LocalGrid({7: handle}), "fedasync", updates=1, policy=replace(QUICK, evaluate_clients=False))
+        assert set(seen) == {(expected, torch.device("cpu"))}
+        assert torch.get_num_threads() == before
 
 
 def test_a_node_chooses_its_threads():

@@ -361,6 +361,29 @@ def test_a_buffer_of_different_clients_each_clipped(monkeypatch):
     assert state.memory["buffer"]["steps"] == {}
 
 
+def test_a_private_buffer_has_equal_weights():
+    with pytest.raises(InputError, match=r"PrivateBuffer needs weighting='none'"):
+        replace(private_buffer(), weighting="examples")
+
+
+def test_a_step_is_clipped_after_its_correction():
+    """From (0, 0) a client moved to (0.5, 0), and the model to (10, 0). The step to the learned position is
+    (−9.5, 0), of which C = 1 is left; clipped before the correction, all of it would be made."""
+    buffer = PrivateBuffer(buffer_size=1, clip_norm=1.0, noise_multiplier=1e-3)
+    method = Method(correction=METHODS["fedasync"].correction, buffer=buffer, weighting="none")
+    state = ServerState(torch.tensor([10.0, 0.0]), version=1)
+    update = Update(0, 0, torch.tensor([[0.5, 0.0]]))
+    moved, _ = absorb(method, state, update, base=torch.zeros(2), weight=1.0)
+    assert moved.theta.tolist() == pytest.approx([9.0, 0.0], abs=0.01)
+
+
+@pytest.mark.parametrize("size", [2, 50])
+def test_no_amplification_is_claimed_for_a_buffer(size):
+    """Whoever is in a sum pays for a whole Gaussian release, however many others are in it or might be."""
+    part = PrivateBuffer(buffer_size=size, noise_multiplier=4.0, relation="add-or-remove-one")
+    assert exact_delta(part.epsilon(9), 4.0 / 3.0) == pytest.approx(1e-5, rel=1e-4)
+
+
 def test_the_noise_of_a_sum():
     method = private_buffer(buffer_size=2, clip_norm=0.5, noise_multiplier=3.0)
     size = 20_000
@@ -392,6 +415,13 @@ def test_the_same_sum_has_the_same_noise_and_another_sum_other_noise():
 def test_parts_that_mix_clients_before_clipping_are_refused(part):
     with pytest.raises(InputError, match="remembers other clients' updates before that"):
         replace(private_buffer(), **part)
+
+
+@pytest.mark.parametrize("part", [{"norm_bound": 5.0}, {"gates": "aflguard"}])
+def test_gates_that_choose_by_an_updates_numbers_are_refused(part):
+    with pytest.raises(InputError, match="rejects updates by their numbers, which changes all later sums"):
+        replace(private_buffer(), **part)
+    replace(private_buffer(), norm_bound=5.0, norm_clips=True, max_staleness=3)
 
 
 def test_an_own_part_that_begins_to_remember_stops_the_run():

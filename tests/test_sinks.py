@@ -1,9 +1,10 @@
-"""Each sink with its real library where it is installed, else with a module of the same signatures."""
+"""Each sink with its real library, read back; and with modules of the same signatures where it fails."""
 
-import importlib.util
 import json
 import logging
+import platform
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from asyncmanifold.commands.cli import main
 from asyncmanifold.json_log import VARIABLE, json_handlers
 from asyncmanifold.progress import JsonLines, RunWatcher, display
 from asyncmanifold.sinks import SINKS, OpenTelemetrySink, check_sink, numbers_of, open_sinks
+from sink_readers import collector, mlflow_curve, tensorboard_curve, wandb_curve, wandb_records
 from tiny import TRAINING, make_task, of_kind
 
 RUN = Run(updates=6, evaluate_every=3)
@@ -30,17 +32,50 @@ def expected(trace, name):
     return [(record["update"], record[key]) for record in of_kind(trace, kind)]
 
 
-def test_tensorboard_reads_what_was_written(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+CURVES = ("update/loss", "update/staleness", "evaluation/accuracy")
 
+
+@pytest.mark.parametrize("name", CURVES)
+def test_tensorboard_reads_what_was_written(tmp_path, name):
     trace = observed(*open_sinks([f"tensorboard={tmp_path}"], "one"))
-    events = EventAccumulator(str(tmp_path / "one"))
-    events.Reload()
-    for name in ("update/loss", "update/staleness", "evaluation/accuracy"):
-        read = [(event.step, event.value) for event in events.Scalars(name)]
-        assert [step for step, _ in read] == [step for step, _ in expected(trace, name)]
-        assert [value for _, value in read] == pytest.approx([value for _, value in expected(trace, name)])
+    assert tensorboard_curve(tmp_path / "one", name) == [
+        (step, pytest.approx(value)) for step, value in expected(trace, name)
+    ]
+
+
+def test_mlflow_reads_what_was_written(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    trace = observed(*open_sinks([f"mlflow={tmp_path.as_uri()}"], "one"))
+    for name in CURVES:
+        assert mlflow_curve(tmp_path.as_uri(), "one", name) == expected(trace, name)
+
+
+def test_wandb_writes_the_curves_and_nothing_about_the_machine(tmp_path, monkeypatch, capfd):
+    """Offline, as the file that ``wandb sync`` would send."""
+    pytest.importorskip("wandb")
+    for key, value in (("MODE", "offline"), ("DIR", str(tmp_path)), ("SILENT", "true")):
+        monkeypatch.setenv(f"WANDB_{key}", value)
+    trace = observed(*open_sinks(["wandb=place"], "one"), lambda record: print("a line on the terminal"))
+    for name in CURVES:
+        assert wandb_curve(tmp_path, "one", name) == expected(trace, name)
+    records = wandb_records(tmp_path)
+    kinds = {record.WhichOneof("record_type") for record in records}
+    assert kinds == {"header", "run", "telemetry", "summary", "history", "exit"}
+    written = b"".join(record.SerializeToString() for record in records)
+    for private in (platform.node(), str(Path.cwd()), "a line on the terminal"):
+        assert private.encode() not in written
+
+
+def test_opentelemetry_sends_the_last_figures_to_a_collector():
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+    with collector() as server:
+        trace = observed(*open_sinks([f"opentelemetry={server.address}/"], "one"))
+    assert server.values["asyncmanifold.done", "one", None] == 6
+    assert server.values["asyncmanifold.score", "one", None] == of_kind(trace, "evaluation")[-1]["accuracy"]
+    sent = sum(record["upload_bytes"] for record in of_kind(trace, "update"))
+    assert server.values["asyncmanifold.upload_bytes", "one", None] == sent
+    assert server.values["asyncmanifold.events", "one", "rejected"] == 0
 
 
 def test_comparisons_have_a_curve_per_run(tmp_path):
@@ -119,11 +154,13 @@ def pretended_wandb():
         def finish(self, exit_code=None):
             module.ended.append("r1")
 
-    def init(entity=None, project=None, dir=None, id=None, name=None, *, mode=None, reinit=None, resume=None):
+    def init(
+        entity=None, project=None, dir=None, id=None, name=None, *, mode=None, reinit=None, settings=None
+    ):
         assert (project, name, reinit) == ("place", "one", "create_new")
         return WandbRun()
 
-    module.init = init
+    module.init, module.Settings = init, SimpleNamespace
     return module
 
 
@@ -135,19 +172,6 @@ def test_runs_are_logged_and_ended(library, monkeypatch):
     for name in ("update/loss", "evaluation/accuracy"):
         assert [(step, value) for key, step, value in module.logged if key == name] == expected(trace, name)
     assert module.ended == ["r1"]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="mlflow is not installed")
-def test_mlflow_itself(tmp_path, monkeypatch):
-    import mlflow
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    trace = observed(*open_sinks([f"mlflow={tmp_path.as_uri()}"], "one"))
-    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
-    (run,) = client.search_runs([client.get_experiment_by_name("asyncmanifold").experiment_id])
-    history = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
-    assert [(entry.step, entry.value) for entry in history] == expected(trace, "evaluation/accuracy")
-    assert (run.info.status, run.info.run_name) == ("FINISHED", "one")
 
 
 def test_a_sink_that_fails_is_off_and_the_run_goes_on(caplog, monkeypatch):

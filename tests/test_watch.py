@@ -93,6 +93,17 @@ def test_controls_and_changes_count():
     assert (figures.is_paused, figures.total) == (False, 60)
 
 
+def test_what_is_withheld_is_not_zero_and_a_spent_budget_shows():
+    figures = LiveFigures(total=40)
+    figures.add(update(1, 3, loss=None, train_seconds=0.0, epsilon=0.5))
+    figures.add(
+        {"kind": "retired", "time": 1.5, "client": 3, "reason": "privacy budget spent", "epsilon": 0.9}
+    )
+    assert (figures.loss_series.points, figures.staleness_series.points) == ([], [(1, 1.0)])
+    assert (figures.clients[3].is_retired, figures.clients[3].epsilon, figures.epsilon) == (True, 0.9, 0.9)
+    assert figures.events[-1]["text"] == "client 3: takes no further part: privacy budget spent"
+
+
 def test_a_thinned_series_keeps_its_mean_and_its_bound():
     series = Thinned()
     for number in range(10_000):

@@ -120,11 +120,27 @@ class MlflowSink(Sink):
 
 
 class WandbSink(Sink):
-    """Logs to Weights & Biases: ``PLACE`` is the project. ``WANDB_MODE=offline`` keeps everything here."""
+    """Logs to Weights & Biases: ``PLACE`` is the project. ``WANDB_MODE=offline`` keeps everything here.
+
+    What the library would send besides is switched off: the terminal's lines, code, packages, the machine.
+    """
+
+    NOTHING_ELSE: ClassVar = {
+        "console": "off",
+        "disable_code": True,
+        "disable_git": True,
+        "host": "",
+        "x_disable_machine_info": True,
+        "x_disable_meta": True,
+        "x_disable_stats": True,
+        "x_save_requirements": False,
+    }
 
     def __init__(self, place: str, title: str) -> None:
         super().__init__()
-        self._run = needed("wandb", "wandb").init(project=place, name=title, reinit="create_new")
+        wandb = needed("wandb", "wandb")
+        settings = wandb.Settings(**self.NOTHING_ELSE)
+        self._run = wandb.init(project=place, name=title, reinit="create_new", settings=settings)
 
     def write(self, numbers: Mapping[str, float], step: int) -> None:
         self._run.log(dict(numbers), step=step)

@@ -34,7 +34,12 @@ def federation(tmp_path_factory, request):
     with pytest.MonkeyPatch.context() as patch:
         # For apps that wrap the example's, and for parts from outside the package.
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT / "src", APP, ROOT / "examples"))))
-        started = Federation(tmp_path_factory.mktemp("flower") / "federation", *options)
+        folder = tmp_path_factory.mktemp("flower")
+        # For sinks: nothing leaves this machine.
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        patch.setenv("WANDB_MODE", "offline")
+        patch.setenv("WANDB_DIR", str(folder))
+        started = Federation(folder / "federation", *options)
     with started:
         yield started
     assert started.offspring() == []

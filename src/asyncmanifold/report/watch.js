@@ -65,14 +65,14 @@
     if (!(high > low)) { low -= atLeast / 2; high = low + atLeast; }
     return [low, high];
   }
-  function chart(box, series, target) {
+  function chart(box, series, target, empty = 'nothing yet') {
     const lines = series.map(one => ({ ...one, points: one.points.filter(point => known(point[1])) }));
     const all = lines.flatMap(one => one.points);
     const words = lines.map(one => one.points.length ? `${one.name}: ${number(one.points.at(-1)[1], 4)}` : '').join('; ');
     const width = Math.max(240, box.clientWidth), height = 152, left = 44, bottom = 20, top = 8, right = 8;
-    const svg = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': words || 'no values yet' });
+    const svg = draw('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': words || empty });
     if (!all.length) {
-      svg.append(draw('text', { x: width / 2, y: height / 2, 'text-anchor': 'middle' }, 'nothing yet'));
+      svg.append(draw('text', { x: width / 2, y: height / 2, 'text-anchor': 'middle' }, empty));
       box.replaceChildren(svg);
       return;
     }
@@ -85,8 +85,10 @@
       svg.append(draw('line', { class: 'grid', x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
       svg.append(draw('text', { x: left - 6, y: y(tick) + 4, 'text-anchor': 'end' }, number(tick, 4)));
     }
-    for (const tick of ticks(first, last, Math.max(3, width / 80)).filter(Number.isInteger))
-      svg.append(draw('text', { x: x(tick), y: height - 4, 'text-anchor': 'middle' }, tick.toLocaleString('en')));
+    for (const tick of ticks(first, last, Math.max(3, width / 80)).filter(Number.isInteger)) {
+      const words = tick.toLocaleString('en'), room = width - 4 * words.length; // where it still fits around its place
+      svg.append(draw('text', { x: Math.min(x(tick), room), y: height - 4, 'text-anchor': 'middle' }, words));
+    }
     if (known(target))
       svg.append(draw('line', { class: 'cross', x1: left, x2: width - right, y1: y(target), y2: y(target) }));
     lines.forEach(one => {
@@ -143,7 +145,8 @@
   }
   function table(place, heads, rows) {
     const scrolled = place.parentElement.scrollLeft;
-    place.replaceChildren(make('thead', {}, make('tr', {}, ...heads.map(head => make('th', { scope: 'col' }, head)))),
+    place.replaceChildren(make('thead', {}, make('tr', {}, ...heads.map(head =>
+      make('th', { scope: 'col', ...(head === 'last problem' ? { class: 'words-head' } : {}) }, head)))),
       make('tbody', {}, ...rows));
     place.parentElement.scrollLeft = scrolled;
   }
@@ -170,6 +173,7 @@
   }
   function activity(client, run) {
     if (client.is_excluded) return ['excluded', 'excluded'];
+    if (client.is_retired) return ['retired', 'budget spent'];
     if (!client.is_present) return ['left', 'away'];
     if (client.rests_for > 0) return ['resting', `resting ${duration(client.rests_for)}`];
     if (known(client.sent)) {
@@ -180,17 +184,20 @@
   }
   function clients(run, details) {
     const rows = details.clients, has = { bytes: known(run.upload), epsilon: known(run.epsilon), node: details.is_real };
-    const heads = ['client', 'now', 'updates', 'failed', 'rejected', 'dropped', 'rests', 'staleness', 'last job',
-      ...(has.bytes ? ['up', 'down'] : []), ...(has.epsilon ? ['ε'] : []), 'last problem'];
+    const troubles = ['failed', 'rejected', 'dropped', 'rests'].filter(kind => rows.some(client => client[kind]));
+    const isTimed = rows.some(client => client.train_seconds), isTroubled = rows.some(client => client.reason);
+    const heads = ['client', 'now', 'updates', ...(has.epsilon ? ['ε'] : []), ...troubles, 'staleness',
+      ...(isTimed ? ['last job'] : []), ...(has.bytes ? ['up', 'down'] : []), ...(isTroubled ? ['last problem'] : [])];
     table(find('clients'), heads, rows.map(client => {
       const [kind, words] = activity(client, run);
       const name = client.name ? `${client.client} ${client.name}` : `${client.client}`;
+      const said = [exactly(client.updates), ...(has.epsilon ? [number(client.epsilon)] : []),
+        ...troubles.map(trouble => exactly(client[trouble])), client.updates ? number(client.staleness, 2) : '–',
+        ...(isTimed ? [client.train_seconds ? `${number(client.train_seconds, 2)} s` : '–'] : []),
+        ...(has.bytes ? [bytes(client.upload_bytes), bytes(client.download_bytes)] : [])];
       return make('tr', {}, make('th', { scope: 'row', ...(has.node && client.node ? { title: `node ${client.node}` } : {}) }, name),
-        make('td', { class: kind }, words), ...[client.updates, client.failed, client.rejected, client.dropped, client.rests]
-          .map(count => make('td', {}, exactly(count))), make('td', {}, client.updates ? number(client.staleness, 2) : '–'),
-        make('td', {}, client.updates ? `${number(client.train_seconds, 2)} s` : '–'),
-        ...(has.bytes ? [client.upload_bytes, client.download_bytes].map(count => make('td', {}, bytes(count))) : []),
-        ...(has.epsilon ? [make('td', {}, number(client.epsilon))] : []), make('td', { class: 'words' }, client.reason));
+        make('td', { class: kind }, words), ...said.map(text => make('td', {}, text)),
+        ...(isTroubled ? [make('td', { class: 'words' }, client.reason)] : []));
     }));
     find('more').hidden = !details.more_clients;
     find('more').textContent = `and ${exactly(details.more_clients)} more clients without a problem`;
@@ -209,7 +216,7 @@
     const line = points => [{ name: nameOf(run), points, colour: colour(0) }];
     chart(find('scores'), line(details.scores), run.target);
     chart(find('staleness'), line(details.staleness));
-    chart(find('loss'), line(details.loss));
+    chart(find('loss'), line(details.loss), null, known(run.epsilon) ? 'withheld by the clients' : undefined);
     clients(run, details);
     events(details);
   }

@@ -11,6 +11,7 @@ from torch import nn
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.privacy.example_privacy import ExamplePrivacy
 from asyncmanifold.privacy.protection import Protection
+from asyncmanifold.server.gates import NormBound
 
 
 def require_repeatable(method: Any, training: Any, what: str) -> None:
@@ -50,6 +51,7 @@ def find_protection(method: Any) -> Protection | None:
         raise InputError(f"Method: {name} needs weighting='none': numbers of examples are private")
     if central:
         _refuse_mixing(method, name)
+        _refuse_choosing(method, name)
     return (local or central)[0]
 
 
@@ -64,6 +66,16 @@ def _refuse_mixing(method: Any, name: str) -> None:
             raise InputError(
                 f"Method: {name} clips what each client contributes, but {type(part).__name__} remembers "
                 "other clients' updates before that: leave it out (on Flower: bounds=())"
+            )
+
+
+def _refuse_choosing(method: Any, name: str) -> None:
+    """Refuse gates that reject by an update's numbers: they would decide who is in all later sums."""
+    for gate in method.all_gates.values():
+        if gate.needs_trusted or (isinstance(gate, NormBound) and not gate.clips):
+            raise InputError(
+                f"Method: {name} counts the sums that a client is in, but {type(gate).__name__} rejects "
+                "updates by their numbers, which changes all later sums: leave it out, or let the bound clip"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from asyncmanifold.session.trace import PLACES, Record
@@ -12,7 +12,7 @@ from asyncmanifold.session.trace import PLACES, Record
 EVENTS = frozenset(
     (
         *("failed", "rejected", "dropped", "resting", "joined", "left", "capped", "met"),
-        *("changed", "control", "exploded", "back", "warning"),
+        *("changed", "control", "exploded", "back", "warning", "retired"),
     )
 )
 RECENT = 64
@@ -38,11 +38,13 @@ class ClientFigures:
     rests_until: float = 0.0
     is_present: bool = True
     is_excluded: bool = False
+    is_retired: bool = False
+    """Whether it takes no further part: its privacy budget is spent."""
     last_time: float | None = None
     staleness: float = 0.0
     """The mean over its accepted updates."""
     train_seconds: float = 0.0
-    """Of its last accepted update."""
+    """Of its last accepted update; 0 if it is withheld."""
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
     epsilon: float | None = None
@@ -118,7 +120,7 @@ class LiveFigures:
     @property
     def epsilon(self) -> float | None:
         """The largest ε that any client has spent, if clients count theirs."""
-        return max((c.epsilon for c in self.clients.values() if c.epsilon is not None), default=None)
+        return max((c.epsilon for c in list(self.clients.values()) if c.epsilon is not None), default=None)
 
     def add(self, record: Record) -> None:
         """Take one record into account."""
@@ -171,6 +173,9 @@ class LiveFigures:
         elif kind in ("joined", "left"):
             client.is_present = kind == "joined"
             client.rests_until = 0.0
+        client.is_retired = client.is_retired or kind == "retired"
+        if isinstance(record.get("epsilon"), (int, float)):
+            client.epsilon = max(client.epsilon or 0.0, float(record["epsilon"]))
 
     def _add_update(self, client: ClientFigures, record: Record) -> None:
         self.done = int(_number(record.get("update"), self.done + 1.0))
@@ -180,7 +185,8 @@ class LiveFigures:
         self._seen = min(MEMORY, self._seen + 1)
         self.staleness += (staleness - self.staleness) / self._seen
         self.staleness_series.add(self.done, staleness)
-        self.loss_series.add(self.done, _number(record.get("loss"), 0.0))
+        if (loss := _number(record.get("loss"), inf)) < inf:  # under local privacy it is withheld
+            self.loss_series.add(self.done, loss)
         if isinstance(record.get("wall_seconds"), (int, float)):
             if self._recent and record["wall_seconds"] < self._recent[-1]:
                 self._recent.clear()
@@ -194,8 +200,6 @@ class LiveFigures:
                 self.has_bytes = True
                 setattr(self, name, getattr(self, name) + count)
                 setattr(client, name, getattr(client, name) + count)
-        if isinstance(record.get("epsilon"), (int, float)):
-            client.epsilon = max(client.epsilon or 0.0, float(record["epsilon"]))
 
     def _client(self, number: int) -> ClientFigures:
         return self.clients.setdefault(number, ClientFigures(number))
@@ -211,6 +215,7 @@ def event_text(record: Record) -> str:
         "met": f"runs asyncmanifold {said('version')}",
         "changed": f"{said('key')} changed from {said('from')} to {said('to')}",
         "control": f"control: {said('text', said('command'))}",
+        "retired": f"takes no further part: {said('reason')}",
         "back": f"went back to the model of update {said('to')}",
     }.get(kind) or f"{kind}{': ' + str(said('reason')) if said('reason') else ''}"
     return ((who if "client" in record and kind != "control" else "") + words)[:500]
