@@ -199,6 +199,13 @@ BAD_NODES = {
     ),
     "examples below 1": (with_metric("num-examples", 0), "rejected", "num-examples is 0"),
     "examples infinite": (with_metric("num-examples", float("inf")), "rejected", "num-examples is inf"),
+    "examples beyond counting": (with_metric("num-examples", 1e50), "rejected", "num-examples is 10000"),
+    "half an example": (with_metric("num-examples", 2.5), "rejected", "num-examples is 2.5"),
+    "loss infinite": (with_metric("loss", float("inf")), "rejected", "loss is inf"),
+    "loss beyond belief": (with_metric("loss", 1e300), "rejected", "loss is 1e+300, must be a number below"),
+    "seconds below 0": (with_metric("train-seconds", -1.0), "rejected", "seconds are -1.0"),
+    "partition below 0": (with_metric("partition-id", -1), "rejected", "partition-id is -1"),
+    "partition no number": (with_metric("partition-id", [3, 4]), "rejected", "partition-id is [3, 4]"),
     "another message": (
         changing(lambda metadata: {"_reply_to_message_id": "m0"}),
         "rejected",
@@ -233,6 +240,11 @@ BAD_NODES = {
         tampered(lambda c: c.config_records[SENDER].__setitem__("task", "abc")),
         "rejected",
         "the node has a model and task with fingerprint abc, the server has",
+    ),
+    "another embedding": (
+        tampered(lambda c: c.config_records[SENDER].__setitem__("embedding", "a circle")),
+        "rejected",
+        "the node has embedding a circle, the server has embedding",
     ),
     "no loss": (tampered(lambda c: c.metric_records[METRICS].pop("loss")), "rejected", "loss is None"),
 }
@@ -362,7 +374,7 @@ def test_a_node_that_returns_starts_with_a_clean_slate():
     assert nodes.update_present({}) == ([], [node])
     assert nodes.update_present({7: ""}) == ([node], [])
     assert nodes.next(1.0, first) is node
-    assert node.label == "client 0 (seven)"
+    assert node.facts == {"client": 0, "node": 7, "name": "seven"}
 
 
 def first(waiting):
@@ -428,6 +440,7 @@ def test_a_run_of_failures_alone_stops(tmp_path):
     policy = replace(QUICK, patience=1000)
     with pytest.raises(RunError, match="no update was accepted in 100 arrivals"):
         start(LocalGrid({1: raising}), policy=policy, out=tmp_path / "run")
+    assert len(of_kind(trace_of(tmp_path / "run"), "failed")) == 100
 
 
 def test_a_job_past_its_deadline_is_given_up(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_a_ruined_model_is_noticed_and_left_if_told(monkeypatch, roll_back):
         assert all(torch.isfinite(p).all() for p in result.model.parameters())
 
 
-def test_going_back_survives_a_resume_and_is_replayed(tmp_path, monkeypatch):
+def test_going_back_survives_a_resume_and_is_replayed(tmp_path, monkeypatch, caplog):
     options = {"evaluate_every": 4, "updates": 28, "out": tmp_path / "run", "roll_back": True}
     options["evaluate_fn"] = likelihood
     monkeypatch.setattr("test_flower.AsyncServer", without_bounds)
@@ -64,6 +64,8 @@ def test_going_back_survives_a_resume_and_is_replayed(tmp_path, monkeypatch):
         start(grid_of(), "asyncsgd", **{**options, "updates": 20})
     backs = of_kind(trace_of(tmp_path / "run"), "back")
     assert backs
+    assert "the model is ruined: likelihood was " in caplog.text
+    assert f"went back to the model of update {backs[0]['to']}, as version" in caplog.text
     kept = sorted(path.name for path in (tmp_path / "run" / "kept").iterdir())
     assert len(kept) == 3
     result = start(grid_of(), "asyncsgd", **options, resume=True, change=["run.updates"])

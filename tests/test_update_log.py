@@ -131,7 +131,7 @@ def test_an_update_whose_entry_is_torn_was_never_accepted(tmp_path):
     check_resumed(tmp_path / "run", before[:-1])
 
 
-def test_a_full_disk_refuses_the_update_and_the_run_can_be_resumed(tmp_path, monkeypatch):
+def test_a_full_disk_refuses_the_update_and_the_run_can_be_resumed(tmp_path, monkeypatch, caplog):
     out, write = tmp_path / "run", os.pwrite
     written = 0
 
@@ -144,11 +144,14 @@ def test_a_full_disk_refuses_the_update_and_the_run_can_be_resumed(tmp_path, mon
         return write(file, content, place)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(RunError, match=r"accepted\.log: No space left on device; the update is not accepted"):
+    refused = r"accepted\.log: No space left on device; the update is not accepted"
+    with caplog.at_level("INFO", logger="flwr"), pytest.raises(RunError, match=refused):
         start(grid_of(), out=out)
     monkeypatch.setattr(os, "pwrite", write)
     before = of_kind(trace_of(out), "update")
     assert before
+    said = [line.getMessage().split("/")[0] for line in caplog.records if "staleness" in line.getMessage()]
+    assert said == [f"update {record['update']}" for record in before]  # none that was not accepted
     check_resumed(out, before)
 
 

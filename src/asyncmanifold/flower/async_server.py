@@ -21,9 +21,10 @@ from asyncmanifold.configuration.parts import part_name
 from asyncmanifold.configuration.tables import to_tree
 from asyncmanifold.errors import InputError
 from asyncmanifold.flower.arrays import array_record
-from asyncmanifold.flower.deployment import Deployment, log
+from asyncmanifold.flower.deployment import Deployment
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.result import flower_result
+from asyncmanifold.flower.run_log import RunLog, log
 from asyncmanifold.json_log import json_handlers
 from asyncmanifold.server.gates import Gate
 from asyncmanifold.server.methods import Method, named_method
@@ -31,7 +32,7 @@ from asyncmanifold.server.peers import PEER_GATES
 from asyncmanifold.server.trusted_gates import require_trusted
 from asyncmanifold.session.evaluated_state import Judge
 from asyncmanifold.session.journal import Journal, Records
-from asyncmanifold.session.observers import Observer
+from asyncmanifold.session.observers import Observer, as_observers
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.summary import Summary
@@ -162,6 +163,7 @@ class AsyncServer:
             arithmetic=self.arithmetic,
         )
         require_arithmetic(run.arithmetic)
+        told = RunLog()
         records = Records(
             out=out,
             resume=resume,
@@ -169,7 +171,7 @@ class AsyncServer:
             back_to=back_to,
             config=config,
             labels=labels,
-            observer=observer,
+            observer=[*as_observers(observer), told],
         )
         model = FlatModel(copy.deepcopy(self.model))
         model.module.load_state_dict(initial_arrays.to_torch_state_dict())
@@ -184,7 +186,7 @@ class AsyncServer:
             session = Session(
                 self.method, self.training, run, model, journal, judge, lower_is_better=lower_is_better
             )
-            return self._train(grid, session, journal, train_config or ConfigRecord())
+            return self._train(grid, session, journal, told, train_config or ConfigRecord())
 
     def _open_journal(self, records: Records, run: Run) -> Journal:
         """Open the run's directory, if any; what it holds is by default made from the server's settings."""
@@ -199,7 +201,7 @@ class AsyncServer:
         )
 
     def _train(
-        self, grid: Grid, session: Session, journal: Journal, train_config: ConfigRecord
+        self, grid: Grid, session: Session, journal: Journal, told: RunLog, train_config: ConfigRecord
     ) -> FlowerResult:
         """Absorb updates until the run ends, and write its summary."""
         if self.trusted is not None and self.method.needs_trusted:
@@ -215,6 +217,7 @@ class AsyncServer:
         session.kept = journal.kept_models(session.run.keep_models)
         deployment = Deployment(grid, session, self.policy, train_config, journal, self.task)
         _announce(session, self.method_name, journal)
+        told.begin(session)
         scores = deployment.run()
         per_client = [scores.get(client) for client in range(max(scores) + 1)] if scores else None
         summary = journal.conclude(session, per_client)

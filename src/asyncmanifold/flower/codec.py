@@ -173,8 +173,7 @@ def read_reply(
         raise
     except Exception as problem:  # untrusted bytes may raise anything
         raise Rejected(f"malformed reply: {one_line(problem)}") from problem
-    partition = metrics.get("partition-id")
-    place = partition if isinstance(partition, int) else None
+    place = _partition(metrics)
     portable = metrics.get("portable-arithmetic") == 1
     if is_private:
         return Report(Parcel(tensors, loss=None), 1, place, portable)
@@ -183,6 +182,13 @@ def read_reply(
         raise Rejected(f"num-examples is {examples:g}, must be a whole number above 0")
     parcel = Parcel(tensors, _number(metrics, "loss"), _number(metrics, "train-seconds"))
     return Report(parcel, int(examples), place, portable)
+
+
+def _partition(metrics: MetricRecord) -> int | None:
+    value = metrics.get("partition-id")
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise Rejected(f"partition-id is {value!r:.100}, must be a whole number, at least 0")
 
 
 def _number(metrics: MetricRecord, name: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from flwr.app import Error, Message
 
 from asyncmanifold.flower.codec import Report, read_refusal, read_reply, read_sender
@@ -20,9 +18,6 @@ ERRORS = {
     5: "the node is gone",
     8: "the client app crashed",
 }
-
-
-log = logging.getLogger("flwr")
 
 
 class Reception:
@@ -70,7 +65,6 @@ class Reception:
             limit = f"{self._nodes.claim_limit:g} times the median claim"
             now = self._session.seconds
             self._session.write("capped", time=now, **node.facts, examples=examples, limit=limit)
-            log.warning("%s claims %s examples, which count as %s", node.label, examples, limit)
         return share
 
 

@@ -6,7 +6,6 @@ Replies that arrive together are absorbed one at a time, in the order in which t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from asyncmanifold.flower.deployment_control import DeploymentControl
 from asyncmanifold.flower.identity import Identity
 from asyncmanifold.flower.job_deadlines import JobDeadlines
 from asyncmanifold.flower.job_messages import JobMessages
-from asyncmanifold.flower.loss_watch import LossWatch, in_words
 from asyncmanifold.flower.mailbox import Delivery, open_mailbox
 from asyncmanifold.flower.measured_times import MeasuredTimes
 from asyncmanifold.flower.nodes import Node, Nodes, printable_name
@@ -39,7 +37,6 @@ from asyncmanifold.session.trace import Record
 PUBLISH_SECONDS = 0.1
 """How long the replies of one pull are absorbed before those absorbed so far are made durable, and their
 nodes get their next jobs: a sync takes as long as many small updates."""
-log = logging.getLogger("flwr")
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,6 @@ class Deployment:
         self._mailbox = open_mailbox(grid, policy.reply_bytes or most_reply_bytes(method, session.state))
         identity = Identity.of(session.model.module, method.embedding, task)
         self._reception = Reception(session, self._nodes, identity)
-        self._losses = LossWatch()
         self._sent: dict[str, SentJob] = {}  # by message id, in the order of dispatch
         self._messages = JobMessages(session, identity, train_config)
         self._deadlines = JobDeadlines()
@@ -96,20 +92,12 @@ class Deployment:
         self._journal.begin(self._session, self._now)
         # The log continues from this checkpoint; and a full disk shows here, before any training.
         self._journal.checkpoint(self._pack())
-        while not self._is_over():
-            self._control.attend()
-            self._refresh_nodes()
-            self._give_up_late_jobs()
-            self._dispatch()
-            deliveries = self._pull()
-            for sent, delivery in deliveries:
-                self._absorb(sent, delivery)
-            self._publish()
-            if self._journal.live.is_due:
-                jobs = ((sent.node.client, sent.dispatched) for sent in self._sent.values())
-                self._journal.live.show(self._now, len(self._sent), jobs)
-            if not deliveries:
-                self._wait()
+        try:
+            while not self._is_over():
+                self._look_for_replies()
+        except RunError:
+            self._journal.commit()  # what led to it belongs to trace and log
+            raise
         self._session.evaluate_last(self._now)
         is_asked = self._policy.evaluate_clients and not self._session.privacy.is_local
         if self._session.ended == STOPPED or not is_asked:
@@ -119,6 +107,22 @@ class Deployment:
         return score_on_nodes(
             self._grid, self._mailbox, self._session, self._nodes, self._train_config, self._policy
         )
+
+    def _look_for_replies(self) -> None:
+        """Absorb what has arrived and send new jobs; without any reply, wait a moment."""
+        self._control.attend()
+        self._refresh_nodes()
+        self._give_up_late_jobs()
+        self._dispatch()
+        deliveries = self._pull()
+        for sent, delivery in deliveries:
+            self._absorb(sent, delivery)
+        self._publish()
+        if self._journal.live.is_due:
+            jobs = ((sent.node.client, sent.dispatched) for sent in self._sent.values())
+            self._journal.live.show(self._now, len(self._sent), jobs)
+        if not deliveries:
+            self._wait()
 
     @property
     def _policy(self) -> Policy:
@@ -142,7 +146,6 @@ class Deployment:
         for kind, nodes in (("joined", came), ("left", went)):
             for node in nodes:
                 self._session.write(kind, time=self._now, **node.facts)
-                log.info("%s %s, node %s", node.label, kind, node.id)
 
     def _wait(self) -> None:
         """Sleep for one polling interval; give up if no node is present for too long."""
@@ -208,8 +211,7 @@ class Deployment:
     def _retire(self, node: Node, reason: str) -> None:
         """Send a node no more jobs: its privacy budget is spent, as the server counts or as the node says."""
         self._nodes.retire(node)
-        self._session.retire(node.client, reason, self._now)
-        log.warning("%s gets no more jobs: %s", node.label, reason)
+        self._session.retire(node.client, reason, self._now, node.facts)
 
     def _end_if_budgets_are_spent(self, going: int) -> None:
         """End the run if too few nodes are left that may still take part."""
@@ -253,9 +255,6 @@ class Deployment:
         self._nodes.record_success(node, report.examples, report.partition)
         round_trip = self._now - sent.dispatched
         self._nodes.measure(node, round_trip, record["train_seconds"], was_free=sent.was_free)
-        log.info("update %s/%s: %s, %s", record["update"], session.run.updates, node.label, in_words(record))
-        if warning := self._losses.notice(record["loss"], len(self._nodes.present)):
-            log.warning("%s", warning)
         if session.is_evaluation_due or self._now - self._published > PUBLISH_SECONDS:
             self._publish()
         session.evaluate_if_due(self._now)
@@ -285,14 +284,11 @@ class Deployment:
 
     def _note_refusal(self, sent: SentJob, record: Record) -> None:
         """Count a refused job as its node's failure; after too many the node rests."""
-        node, kind = sent.node, record["kind"]
-        if kind == "discarded":
-            log.info("%s discarded: %s", node.label, record["reason"])
+        if record["kind"] == "discarded":
             return
-        log.warning("%s %s: %s", node.label, kind, record["reason"])
+        node = sent.node
         if seconds := self._nodes.record_failure(node, self._now):
             self._session.write("resting", time=self._now, **node.facts, seconds=seconds)
-            log.warning("%s rests for %g s", node.label, seconds)
 
     def _facts(self, sent: SentJob) -> dict[str, Any]:
         facts = {name: value for name, value in sent.node.facts.items() if name != "client"}

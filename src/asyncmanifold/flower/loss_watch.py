@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from asyncmanifold.session.trace import Record
-
 LEAST_LOSSES = 8
 GROWN = 2.0
 ADVICE = "stop the run and lower global_lr (or local_lr), for example to half"
@@ -45,10 +43,3 @@ class LossWatch:
             return None
         self._warned_at = now
         return f"the loss grows: {now:.4g} in the last {window} updates, it was {self._lowest:.4g}: {ADVICE}"
-
-
-def in_words(record: Record) -> str:
-    """Return an accepted update's staleness, and its loss or, of a private one, its client's ε."""
-    loss = record["loss"]
-    said = f"ε {record['epsilon']:.3g}" if loss is None else f"loss {loss:.4f}"
-    return f"staleness {record['staleness']}, {said}"

@@ -41,11 +41,6 @@ class Node:
     times: MeasuredTimes = field(default_factory=MeasuredTimes)
 
     @property
-    def label(self) -> str:
-        """The node in a line of the log."""
-        return f"client {self.client} ({self.name})" if self.name else f"client {self.client}"
-
-    @property
     def facts(self) -> dict[str, int | str]:
         """The node in a record of the trace."""
         known: dict[str, int | str] = {"client": self.client, "node": self.id}

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from asyncmanifold.arithmetic import describe_arithmetic, explain_difference
 from asyncmanifold.errors import InputError
-from asyncmanifold.files import load_tensors, load_tree, save_tensors, save_tree, write_json
+from asyncmanifold.files import load_tree, save_tree, write_json
 from asyncmanifold.server.protocol import Rejected
 from asyncmanifold.session.control import STOPPED
 from asyncmanifold.session.control_desk import ControlDesk
 from asyncmanifold.session.directory import RunDirectory
 from asyncmanifold.session.kept_models import KeptModels
 from asyncmanifold.session.live_jobs import LiveJobs
+from asyncmanifold.session.model_files import leave_models, load_weights
 from asyncmanifold.session.observers import Observer, Observers
 from asyncmanifold.session.recovery import Recovery
 from asyncmanifold.session.session import Session
@@ -209,11 +210,11 @@ class Journal:
         """Make everything durable that was accepted, then write the waiting records and show them.
 
         Nothing that depends on an update may leave the process before. Raises ``RunError`` on a full disk:
-        the waiting updates are then not accepted, and the run can be resumed.
+        the waiting updates are then not accepted, nobody is told of them, and the run can be resumed.
         """
+        waiting, self._waiting = self._waiting, []
         if self._log is not None:
             self._log.commit()
-        waiting, self._waiting = self._waiting, []
         if waiting:
             self._trace.write_all(waiting)
         for record in waiting:
@@ -266,9 +267,7 @@ class Journal:
     ) -> Summary:
         """Write the final model and the summary, and return the summary."""
         self.commit()
-        model, state = session.model, session.state
-        self._save_best(session)
-        model.load(*state.returned())
+        leave_models(self.directory, session, self.labels)
         summary = self.labels | summarise(
             self._trace,
             metrics=session.metrics,
@@ -282,11 +281,9 @@ class Journal:
         if summary["advice"] is not None:
             self.tell({"kind": "warning", "reason": summary["advice"]})
         summary |= session.privacy.summary()
-        summary |= {"ended": session.ended or "updates", "parameters": model.size}
+        summary |= {"ended": session.ended or "updates", "parameters": session.model.size}
         summary["arithmetic"] = self._arithmetic
         if self.directory is not None:
-            metadata = self.labels | {"updates": state.updates, "version": state.version}
-            save_tensors(self.directory.model, model.named_tensors(), metadata)
             write_json(self.directory.summary, summary)
         return summary
 
@@ -300,14 +297,6 @@ class Journal:
         """Take requests from outside from now on."""
         self.desk = ControlDesk(None if self.directory is None else self.directory.path)
         return self.desk
-
-    def _save_best(self, session: Session) -> None:
-        """Write the best model, if models were evaluated."""
-        if self.directory is None or session.best is None:
-            return
-        session.model.load(session.best.theta, session.best.statistics)
-        metadata = self.labels | {"updates": session.best.update, "score": session.best.score}
-        save_tensors(self.directory.best, session.model.named_tensors(), metadata)
 
     def load_finished(self, model: FlatModel) -> Summary:
         """Load the final model of a finished run into ``model``, and return its summary."""
@@ -332,15 +321,3 @@ class Journal:
             self._log.close()
         if self.directory is not None:
             self.directory.close()
-
-
-def load_weights(path: Path, model: FlatModel) -> None:
-    """Load a ``model.safetensors`` into ``model``; refuse one of another model in one line."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    tensors, _ = load_tensors(path)
-    try:
-        model.module.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: not this task's model: {reason[:200]}") from error

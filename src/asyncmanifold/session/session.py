@@ -97,11 +97,12 @@ class Session(EvaluatedState):
         epochs = self.epochs.get(client, self.training.point_epochs) + self.curve_epochs
         return self.privacy.is_spent(client, epochs)
 
-    def retire(self, client: int, reason: str, time: float) -> None:
-        """Send a client no more jobs, and record it."""
+    def retire(self, client: int, reason: str, time: float, facts: Mapping[str, Any] | None = None) -> None:
+        """Send a client no more jobs, and record it with what else the engine knows of it."""
         if client not in self.privacy.retired:
             self.privacy.retired.append(client)
-            self.write("retired", time=time, client=client, reason=reason, **self.privacy.facts(client))
+            known = {"time": time, "client": client, **(facts or {}), "reason": reason}
+            self.write("retired", **known, **self.privacy.facts(client))
 
     def adopt(self, job: Job) -> None:
         """Count a job as out: a new one, or one that was out at the last checkpoint."""

@@ -30,7 +30,8 @@ from asyncmanifold.server.methods import Method, named_method
 from asyncmanifold.server.protections import require_repeatable
 from asyncmanifold.server.trusted_gates import require_trusted
 from asyncmanifold.session.best_model import replace_non_finite
-from asyncmanifold.session.journal import Journal, Records, load_weights
+from asyncmanifold.session.journal import Journal, Records
+from asyncmanifold.session.model_files import load_weights
 from asyncmanifold.session.observers import as_observers
 from asyncmanifold.session.run import Run
 from asyncmanifold.session.session import Session
