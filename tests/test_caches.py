@@ -241,7 +241,7 @@ def test_a_cache_in_bfloat16_takes_half_the_memory_and_goes_to_a_file_and_back(k
     assert kind(cache_precision="bfloat16").memory_size == "n × P in bfloat16"
 
 
-@pytest.mark.parametrize("name", ["ca2fl", "ace", "aced", "fedfa", "port", "fadas"])
+@pytest.mark.parametrize("name", ["ca2fl", "ace", "aced", "ringleader", "fedfa", "port", "fadas"])
 def test_caches_take_the_steps_of_curves_and_corrections(name):
     """The step that is remembered is the one that the curve and the correction make."""
     method = replace(METHODS[name], embedding=Bezier(2), correction=OrthoDC(0.0), global_lr=0.5)

@@ -78,6 +78,7 @@ from asyncmanifold.server.rates import CyclicRate as CyclicRate
 from asyncmanifold.server.rates import DecayingRate as DecayingRate
 from asyncmanifold.server.rates import FixedRate as FixedRate
 from asyncmanifold.server.rates import RateSchedule as RateSchedule
+from asyncmanifold.server.round_table import RoundTable as RoundTable
 from asyncmanifold.server.selection import Routed as Routed
 from asyncmanifold.server.selection import Selection as Selection
 from asyncmanifold.server.selection import Uniform as Uniform

@@ -157,6 +157,18 @@ METHOD_NOTES: dict[str, MethodNote] = {
         reference="Chang et al.: Mitigating Participation Imbalance Bias in Asynchronous Federated Learning, "
         "2025 (arXiv 2511.19066)",
     ),
+    "ringleader": MethodNote(
+        group="cached",
+        summary="collects from every client, then moves once for each, by the mean of all clients' means",
+        rule="Θ ← Θ + η_g (1/n) Σ_i G_i/b_i, n times in a round: once every client is in the table (G_i the "
+        "sum of b_i offsets), at the update that filled it and at the next one of each other client, which "
+        "is added first; what clients send after their turn is for the next round's table",
+        reference="Maranjyan, Richtárik: Ringleader ASGD: The First Asynchronous SGD with Optimal Time "
+        "Complexity under Data Heterogeneity, ICLR 2026 (arXiv 2509.22860)",
+        differs="A job always starts from the latest model, as in the authors' code; in the paper a client "
+        "keeps its model until its next turn. Both bound a step's age by 2n − 2 versions. The paper has "
+        "γ ≤ 1/(8nL): a round moves by n means, so η_g should be about 1/n of another method's.",
+    ),
     "fedcompass": MethodNote(
         group="adaptive",
         summary="gives clients as many epochs as let groups of them arrive together",

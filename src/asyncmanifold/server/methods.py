@@ -31,6 +31,7 @@ from asyncmanifold.server.outgoing import Outgoing
 from asyncmanifold.server.penalties import AdaptiveEpochs, Constant, Distance, Penalty, Staleness
 from asyncmanifold.server.protections import find_protection
 from asyncmanifold.server.rates import FixedRate, RateSchedule
+from asyncmanifold.server.round_table import RoundTable
 from asyncmanifold.server.selection import Routed, Selection, Uniform
 from asyncmanifold.server.stages import Part
 from asyncmanifold.server.step_windows import PortBuffer, SlidingWindow
@@ -181,6 +182,7 @@ METHODS: dict[str, Method] = {
     "ca2fl": Method(buffer=CalibratedBuffer(), weighting="none"),
     "ace": Method(buffer=EveryClient(), weighting="none"),
     "aced": Method(buffer=RecentClients(), weighting="none"),
+    "ringleader": Method(buffer=RoundTable(), weighting="none"),
     "fedcompass": Method(adaptive_epochs=ArrivalGroups()),
     "asyncfeded": Method(penalty=Distance(1.0, warmup=10), adaptive_epochs=AdaptiveEpochs(1.0)),
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),

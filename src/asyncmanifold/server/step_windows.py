@@ -13,6 +13,7 @@ from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer, add_held_st
 from asyncmanifold.server.caches import CalibratedBuffer, EveryClient, RecentClients, exchanged
 from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.moves import Move
+from asyncmanifold.server.round_table import RoundTable
 from asyncmanifold.server.stages import Arrival, Memory
 
 
@@ -111,6 +112,7 @@ BUFFERS: dict[str, type[StepBuffer]] = {
     "every-client": EveryClient,
     "recent-clients": RecentClients,
     "calibrated": CalibratedBuffer,
+    "round-table": RoundTable,
     "window": SlidingWindow,
     "port": PortBuffer,
 }
