@@ -20,6 +20,7 @@ from asyncmanifold import (
     DelayLimit,
     EveryClient,
     ExponentialAveraging,
+    RoundTable,
     Schedule,
     ServerMomentum,
 )
@@ -67,7 +68,8 @@ def test_another_seed_gives_another_run(tmp_path):
 
 INTERRUPTED = {
     **{name: METHODS[name] for name in (*COMPARED, "fadas", "ca2fl", "aced")},
-    **{name: METHODS[name] for name in ("ringleader", "rescaled", "fedcompass")},
+    **{name: METHODS[name] for name in ("rescaled", "fedcompass")},
+    "on disk": replace(METHODS["ringleader"], buffer=RoundTable(cache_place="disk")),
     "averaged": replace(METHODS["fedbuff"], averaging=Averaging(1)),
     "polynomial": replace(METHODS["dcasgd"], max_staleness=6),
     "everything": replace(

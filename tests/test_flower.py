@@ -458,7 +458,9 @@ class Killed(BaseException):
     """What ends a process, as far as a test can tell."""
 
 
-@pytest.mark.parametrize("method", ["fedasync", "fedbuff", "asyncbezier", "dcasgd", "asyncfeded"])
+@pytest.mark.parametrize(
+    "method", ["fedasync", "fedbuff", "asyncbezier", "dcasgd", "asyncfeded", "ringleader"]
+)
 @pytest.mark.parametrize("pull", [1, 6, 12])
 def test_a_killed_server_continues_after_the_last_accepted_update(method, pull, tmp_path):
     grid = grid_of()

@@ -19,9 +19,6 @@ from asyncmanifold.server.moves import Move
 from asyncmanifold.server.optimizers import ServerMomentum, ServerOptimizer
 from asyncmanifold.server.stages import Memory
 
-BLOCK = 16_384
-"""Smaller than elsewhere, since ten vectors share the cache here."""
-
 
 @dataclass(frozen=True)
 class AdaptiveOptimizer(ServerOptimizer):
@@ -43,7 +40,7 @@ class AdaptiveOptimizer(ServerOptimizer):
     def step(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
         step = move.vector()
         new = {name: torch.empty_like(vector) for name, vector in memory.items()}
-        pieces = zip(blocks(step, BLOCK), _in_blocks(memory), _in_blocks(new), strict=True)
+        pieces = zip(blocks(step), _in_blocks(memory), _in_blocks(new), strict=True)
         for given, before, after in pieces:
             torch.lerp(given, before["mean"], self.first_decay, out=after["mean"])
             root = portable_root(self.follow_squares(given.square(), before, after)).add_(self.root_floor)
@@ -137,7 +134,7 @@ class ServerAMSGrad(AdaptiveOptimizer):
 
 def _in_blocks(memory: Memory) -> Iterator[Memory]:
     """Yield a memory of vectors block by block."""
-    for pieces in zip(*(blocks(vector, BLOCK) for vector in memory.values()), strict=True):
+    for pieces in zip(*(blocks(vector) for vector in memory.values()), strict=True):
         yield dict(zip(memory, pieces, strict=True))
 
 

@@ -1,11 +1,20 @@
 """Buffers that remember a step of every client, and move the model by a mean over clients.
 
 Their memory grows with the number of clients: n vectors of the model's size. ``cache_precision="bfloat16"``
-halves it; the rounded step is then the one that counts.
+halves it; the rounded step is then the one that counts. ``cache_place="disk"`` keeps them in files, to the
+same bits; on a curved space, where all of them are transported at every move, it brings nothing.
+
+The sum over clients is kept by exchanging one vector at a time, so that an update does not cost n passes.
+What rounding leaves in it, a little every time and a lot if a vector was very long, goes when it is formed
+anew.
+
+A client that has left is not known to have: what it sent last still counts, and so does the client itself,
+also where the federation says that it has fewer now. ``RecentClients`` forgets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -14,9 +23,13 @@ from torch import Tensor
 
 from asyncmanifold.checks import check
 from asyncmanifold.server.buffer import StepBuffer
+from asyncmanifold.server.disk_vectors import on_disk
 from asyncmanifold.server.gram import blocks
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Arrival, Memory
+
+EXCHANGES = 1000
+"""After so many exchanges, or ten for each client, a sum is formed anew: a tenth of a pass per update."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +38,30 @@ class ClientCache(StepBuffer):
 
     _: KW_ONLY
     cache_precision: Literal["float32", "bfloat16"] = "float32"
+    cache_place: Literal["memory", "disk"] = "memory"
     is_mean: ClassVar[bool] = True
     counts_relatively: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check(self, cache_precision="'float32' or 'bfloat16'")
+        check(self, cache_precision="'float32' or 'bfloat16'", cache_place="'memory' or 'disk'")
 
     @property
     def memory_size(self) -> str:
         """What the cache takes, for n clients and P parameters."""
-        return "n × P" if self.cache_precision == "float32" else f"n × P in {self.cache_precision}"
+        precision = "" if self.cache_precision == "float32" else f" in {self.cache_precision}"
+        return f"n × P{precision}" + (" on disk" if self.cache_place == "disk" else "")
 
-    def rounded(self, step: Tensor) -> Tensor:
+    def remembered(self, step: Tensor) -> Tensor:
         """Return a step as it is remembered."""
-        return step.bfloat16() if self.cache_precision == "bfloat16" else step
+        rounded = step.bfloat16() if self.cache_precision == "bfloat16" else step
+        return on_disk(rounded) if self.cache_place == "disk" else rounded
+
+    def renewed(self, memory: Memory) -> Memory:
+        """Return the memory after one more exchange, with the sum formed anew when it is time."""
+        count = memory["exchanges"] + 1
+        if count < max(EXCHANGES, 10 * len(memory["last"])):
+            return {**memory, "exchanges": count}
+        return {**memory, "exchanges": 0, "total": added(memory["last"].values(), memory["total"])}
 
 
 @dataclass(frozen=True)
@@ -46,28 +69,27 @@ class EveryClient(ClientCache):
     """U_i ← v, u ← (1/n) Σ_j U_j; the model moves by η_g u at every update (ACE, Chang et al. 2025).
 
     A client that has not sent anything yet counts as 0. Weighted by examples, u is the mean with the clients'
-    shares.
+    shares. What a client sent last counts for ever, also if it has left.
 
     Arguments:
         cache_precision: how steps are remembered, ``"float32"`` or ``"bfloat16"``.
+        cache_place: where, in ``"memory"`` or on ``"disk"`` (``TMPDIR``).
 
     >>> from asyncmanifold import METHODS
     >>> METHODS["ace"].buffer
-    EveryClient(cache_precision='float32')
+    EveryClient(cache_precision='float32', cache_place='memory')
     """
 
     tangents: ClassVar[tuple[str, ...]] = ("total", "last")
 
     def init(self, theta: Tensor) -> Memory:
-        return {"total": torch.zeros_like(theta), "last": {}}
+        return {"total": torch.zeros_like(theta), "last": {}, "exchanges": 0}
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        step, last = self.rounded(move.vector()), memory["last"]
+        step, last = self.remembered(move.vector()), memory["last"]
         total = exchanged(memory["total"], step, last.get(arrival.client))
-        return move.along(total, 1.0 / arrival.clients), {
-            "total": total,
-            "last": {**last, arrival.client: step},
-        }
+        new = self.renewed({**memory, "total": total, "last": {**last, arrival.client: step}})
+        return move.along(new["total"], 1.0 / max(arrival.clients, len(new["last"]))), new
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,7 @@ class RecentClients(ClientCache):
     Arguments:
         oldest_step: the greatest age of a step that counts.
         cache_precision: how steps are remembered, ``"float32"`` or ``"bfloat16"``.
+        cache_place: where, in ``"memory"`` or on ``"disk"`` (``TMPDIR``).
 
     >>> from asyncmanifold import METHODS
     >>> METHODS["aced"].buffer.oldest_step
@@ -94,7 +117,7 @@ class RecentClients(ClientCache):
         check(self, oldest_step="at least 0")
 
     def init(self, theta: Tensor) -> Memory:
-        return {"total": torch.zeros_like(theta), "last": {}, "made_from": {}}
+        return {"total": torch.zeros_like(theta), "last": {}, "made_from": {}, "exchanges": 0}
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
         total, last, made_from = memory["total"], dict(memory["last"]), dict(memory["made_from"])
@@ -105,12 +128,12 @@ class RecentClients(ClientCache):
             del made_from[client]
         if arrival.update.version >= first:
             last[arrival.client], made_from[arrival.client] = (
-                self.rounded(move.vector()),
+                self.remembered(move.vector()),
                 arrival.update.version,
             )
             total = exchanged(total, last[arrival.client], None)
-        new = {"total": total, "last": last, "made_from": made_from}
-        return (move.along(total, 1.0 / len(last)) if last else None), new
+        new = self.renewed({**memory, "total": total, "last": last, "made_from": made_from})
+        return (move.along(new["total"], 1.0 / len(last)) if last else None), new
 
 
 @dataclass(frozen=True)
@@ -123,10 +146,11 @@ class CalibratedBuffer(ClientCache):
     Arguments:
         calibrated_size: K.
         cache_precision: how steps are remembered, ``"float32"`` or ``"bfloat16"``.
+        cache_place: where, in ``"memory"`` or on ``"disk"`` (``TMPDIR``).
 
     >>> from asyncmanifold import METHODS
     >>> METHODS["ca2fl"].buffer
-    CalibratedBuffer(cache_precision='float32', calibrated_size=10)
+    CalibratedBuffer(cache_precision='float32', cache_place='memory', calibrated_size=10)
     """
 
     calibrated_size: int = 10
@@ -141,13 +165,14 @@ class CalibratedBuffer(ClientCache):
             "total": torch.zeros_like(theta),
             "change": torch.zeros_like(theta),
             "last": {},
+            "exchanges": 0,
             "count": 0,
             "staleness": 0,
             "clients": 1,
         }
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        step, last = self.rounded(move.vector()), memory["last"]
+        step, last = self.remembered(move.vector()), memory["last"]
         held = {
             **memory,
             "change": exchanged(memory["change"], step, last.get(arrival.client)),
@@ -155,6 +180,7 @@ class CalibratedBuffer(ClientCache):
             "count": memory["count"] + 1,
             "staleness": max(memory["staleness"], move.staleness),
             "clients": arrival.clients,
+            "exchanges": memory["exchanges"] + 1,
         }
         if held["count"] < self.calibrated_size:
             return None, held
@@ -165,21 +191,29 @@ class CalibratedBuffer(ClientCache):
     def release(self, memory: Memory) -> tuple[Tensor, float] | None:
         if not memory.get("count"):
             return None
-        count = memory["count"]
-        return torch.add(memory["change"], memory["total"], alpha=count / memory["clients"]), 1.0 / count
+        count, clients = memory["count"], max(memory["clients"], len(memory["last"]))
+        return torch.add(memory["change"], memory["total"], alpha=count / clients), 1.0 / count
 
     def emptied(self, memory: Memory) -> Memory:
         """Return the memory after a move: the sum of all h_j has changed by the change since the last one."""
         change = memory["change"]
         new = {"total": memory["total"] + change, "change": torch.zeros_like(change)}
-        return {**memory, **new, "count": 0, "staleness": 0}
+        return self.renewed({**memory, **new, "count": 0, "staleness": 0})
+
+
+def added(vectors: Iterable[Tensor], like: Tensor) -> Tensor:
+    """Return the sum of vectors, in their order, in the precision of ``like``."""
+    total = torch.zeros_like(like)
+    for vector in vectors:
+        total += vector.to(total.device)  # those on disk are not on a server's device
+    return total
 
 
 def exchanged(total: Tensor, new: Tensor | None, old: Tensor | None) -> Tensor:
     """Return a sum in which one vector is replaced by another; None stands for nothing."""
     result = torch.empty_like(total)
     vectors = [(vector, sign) for vector, sign in ((new, 1.0), (old, -1.0)) if vector is not None]
-    pieces = [blocks(vector) for vector, _ in vectors]
+    pieces = [blocks(vector.to(total.device)) for vector, _ in vectors]
     for number, (target, before) in enumerate(zip(blocks(result), blocks(total), strict=True)):
         source = before
         for (_, sign), piece in zip(vectors, pieces, strict=True):

@@ -57,21 +57,26 @@ def combine(
     origins = None if start is None else blocks(start)
     rows = [blocks(row) for row in offsets.unbind()]
     for number, (target, now, before) in enumerate(pieces):
+        source = None if origins is None else origins[number]
         if drifts and start is theta:
-            torch.lerp(now, before, -drift_weight, out=target)
-        else:
-            if origins is None:
-                target.zero_()
-            else:
-                target.copy_(origins[number])
-            if drifts:
-                target.add_(now, alpha=drift_weight).sub_(before, alpha=drift_weight)
+            source = torch.lerp(now, before, -drift_weight, out=target)
+        elif drifts:
+            source = target.zero_() if source is None else target.copy_(source)
+            source.add_(now, alpha=drift_weight).sub_(before, alpha=drift_weight)
         for weight, row in zip(weights, rows, strict=True):
-            if weight != 0.0:
-                target.add_(row[number], alpha=weight)
+            if weight == 0.0:
+                continue
+            if source is None:
+                source = torch.mul(row[number], weight, out=target)
+            else:
+                source = torch.add(source, row[number], alpha=weight, out=target)
+        if source is None:
+            target.zero_()
+        elif source is not target:
+            target.copy_(source)
     return result
 
 
-def blocks(vector: Tensor, size: int = BLOCK) -> Sequence[Tensor]:
+def blocks(vector: Tensor) -> Sequence[Tensor]:
     """Return a vector as views of blocks that fit into the processor's cache."""
-    return (vector,) if vector.numel() <= size else torch.split(vector, size)
+    return (vector,) if vector.numel() <= BLOCK else torch.split(vector, BLOCK)

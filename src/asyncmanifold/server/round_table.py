@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asyncmanifold.server.caches import ClientCache, exchanged
+from asyncmanifold.server.caches import ClientCache, added, exchanged
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Arrival, Memory
 
@@ -27,10 +27,11 @@ class RoundTable(ClientCache):
 
     Arguments:
         cache_precision: how rows are remembered, ``"float32"`` or ``"bfloat16"``.
+        cache_place: where, in ``"memory"`` or on ``"disk"`` (``TMPDIR``).
 
     >>> from asyncmanifold import METHODS
     >>> METHODS["ringleader"].buffer
-    RoundTable(cache_precision='float32')
+    RoundTable(cache_precision='float32', cache_place='memory')
     """
 
     tangents: ClassVar[tuple[str, ...]] = ("total", "rows", "next_rows")
@@ -65,18 +66,16 @@ class RoundTable(ClientCache):
         return moves, table if len(table["moved"]) < len(table["rows"]) else self._next_round(table)
 
     def _with_step(
-        self, rows: Memory, counts: Memory, client: int, step: Tensor
+        self, rows: dict[int, Tensor], counts: dict[int, int], client: int, step: Tensor
     ) -> tuple[dict[int, Tensor], dict[int, int]]:
         """Return the means of clients' steps and their numbers with one step more."""
         count = counts.get(client, 0) + 1
         if count > 1:
-            step = torch.lerp(rows[client].to(step.dtype), step, 1.0 / count)
-        return {**rows, client: self.rounded(step)}, {**counts, client: count}
+            step = torch.lerp(rows[client].to(step), step, 1.0 / count, out=step)
+        return {**rows, client: self.remembered(step)}, {**counts, client: count}
 
     def _next_round(self, memory: Memory) -> Memory:
         """Return the memory with the second table in place of the first."""
-        total = torch.zeros_like(memory["total"])
-        for row in memory["next_rows"].values():
-            total += row
+        total = added(memory["next_rows"].values(), memory["total"])
         kept = {"rows": memory["next_rows"], "counts": memory["next_counts"]}
         return {"total": total, **kept, "next_rows": {}, "next_counts": {}, "moved": {}}

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from asyncmanifold.checks import check
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer, add_held_steps
-from asyncmanifold.server.caches import CalibratedBuffer, EveryClient, RecentClients, exchanged
+from asyncmanifold.server.caches import (
+    EXCHANGES,
+    CalibratedBuffer,
+    EveryClient,
+    RecentClients,
+    added,
+    exchanged,
+)
 from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.round_table import RoundTable
@@ -48,6 +55,8 @@ class SlidingWindow(StepBuffer):
         step, place = move.vector(), memory["count"] % self.window
         total = exchanged(memory["total"], step, memory["steps"].get(place))
         steps = {**memory["steps"], place: step}
+        if (memory["count"] + 1) % EXCHANGES == 0:
+            total = added(steps.values(), total)
         new = {"total": total, "steps": steps, "count": memory["count"] + 1}
         return move.along(total, 1.0 / len(steps)), new
 
