@@ -20,7 +20,9 @@ PROCESSORS = ("EPYC", "Haswell-v4", "EPYC-Milan", "Skylake-Server")
 """Models of both makers; the emulator itself has no AVX-512, so a model's is left out."""
 LIMITS = {
     "MKL up to SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
-    "C library without AVX-512": {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW"},
+    "C library without AVX2": {
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F,-AVX512VL,-AVX512BW",
+    },
 }
 DEPENDENT = {
     *(f"{name}.{kind}" for name in ("sqrt", "asin", "acos", "atan") for kind in ("float32", "float64")),
