@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +77,26 @@ SENT: dict[Any, Callable[[int, int, int], dict[str, Any]]] = {
     },
 }
 """The tensors that stand for n control points of p numbers in some blocks, by the outgoing parts."""
+
+
+LONGEST_SECONDS = 60.0
+"""What takes longer than this for one reply hangs, on any machine."""
+
+
+@contextmanager
+def time_limit(seconds: float = LONGEST_SECONDS) -> Iterator[None]:
+    """Raise if the block hangs."""
+
+    def stop(number: int, frame: object) -> None:
+        raise AssertionError(f"a reply took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def mutator(function: Mutator) -> Mutator:
@@ -240,7 +262,8 @@ def throw_at_session(replies: int, seed: int) -> Counter[str]:
             if parcel.tensors:
                 parcel = MUTATORS[int(random.integers(len(MUTATORS)))](parcel, random)
         plausible = is_plausible(session, parcel)
-        record = session.accept(hostile, parcel, float(random.random()))
+        with time_limit():
+            record = session.accept(hostile, parcel, float(random.random()))
         json.dumps(record, allow_nan=False)
         outcomes[record["kind"]] += 1
         assert plausible or record["kind"] == "rejected", (name, record)

@@ -4,6 +4,7 @@ And the commands that the documents begin with look as good as they are.
 """
 
 import re
+import sys
 import tomllib
 from dataclasses import replace
 from importlib import import_module
@@ -66,6 +67,37 @@ def test_a_node_that_is_still_training_is_not_waited_for_at_the_end(tmp_path, ca
     assert "of them still train jobs that are no longer needed)" in caplog.text
     assert "2 of 3 nodes have answered" in caplog.text
     assert monotonic() - started < 60.0
+
+
+def test_the_work_of_an_update_does_not_grow_with_the_nodes(monkeypatch):
+    """By calls of functions, which no other program disturbs; ``make bench`` measures the time."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    bench = import_module("flower_loop")
+    monkeypatch.setattr(
+        bench, "POLICY", replace(bench.POLICY, meet_seconds=1e-6)
+    )  # in every round of the loop
+    pull = bench.BenchGrid.pull_messages
+
+    def calls(nodes):
+        counted = 0
+
+        def count(frame, event, argument):
+            nonlocal counted
+            counted += event == "call"
+
+        def begin(self, message_ids):
+            if len(self.pulls) == bench.WARM_UP:
+                sys.setprofile(count)
+            return pull(self, message_ids)
+
+        monkeypatch.setattr(bench.BenchGrid, "pull_messages", begin)
+        try:
+            bench.loop(nodes, 50, updates=80)
+        finally:
+            sys.setprofile(None)
+        return counted
+
+    assert calls(800) < 1.2 * calls(100)
 
 
 # --- what the documents begin with ----------------------------------------------------------------------

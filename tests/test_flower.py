@@ -535,3 +535,11 @@ def test_a_portable_run_accepts_only_nodes_that_compute_portably(tmp_path, monke
     monkeypatch.setattr("asyncmanifold.flower.codec.is_portable", lambda: False)
     with pytest.raises(RunError, match="the node does not compute portably"):
         server.start(grid_of(), arrays, 6, out=tmp_path / "none")
+
+
+def test_a_round_is_over_when_all_of_its_replies_are_absorbed(tmp_path):
+    """All replies of a round come in one pull, and every update is evaluated, for which jobs are sent."""
+    start(grid_of(pulls=(1, 1, 1)), "fedavg", updates=9, evaluate_every=1, out=tmp_path / "run")
+    updates = of_kind(trace_of(tmp_path / "run"), "update")
+    assert [record["base_version"] for record in updates] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert {record["staleness"] for record in updates} == {0}

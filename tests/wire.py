@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,13 +19,18 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from asyncmanifold import METHODS, LocalTraining, Parcel, Rejected, Run
 from asyncmanifold.flower.announced import Download
-from asyncmanifold.flower.codec import Sender, read_reply, read_sender, reply_content
+from asyncmanifold.flower.codec import Sender, reply_content
+from asyncmanifold.flower.deliveries import Reception
 from asyncmanifold.flower.identity import Identity
-from asyncmanifold.flower.mailbox import match
-from asyncmanifold.flower.sizes import expected_form, most_reply_bytes
+from asyncmanifold.flower.mailbox import Delivery, match
+from asyncmanifold.flower.nodes import Nodes
+from asyncmanifold.flower.sizes import most_reply_bytes
+from asyncmanifold.server.peers import PEER_GATES
+from asyncmanifold.server.protocol import Failure
 from asyncmanifold.session.session import Session
 from asyncmanifold.session.trace import MemoryTrace
 from asyncmanifold.vectors import FlatModel
+from fuzz import is_plausible, tensors_of, time_limit
 from tiny import make_model
 
 Random = np.random.Generator
@@ -91,24 +97,19 @@ def mutate(objects: Objects, random: Random) -> Objects:
 
 
 def throw(replies: int, seed: int) -> Counter[str]:
-    """Throw mutated replies at a session; return what became of them, and raise if anything went wrong."""
+    """Throw mutated replies at a server; return what became of them, and raise if anything went wrong."""
     random = np.random.default_rng(seed)
-    method, training = METHODS["asyncbezier"], LocalTraining(point_epochs=1, curve_epochs=1)
-    model = FlatModel(make_model())
-    session = Session(method, training, Run(updates=10**9), model, MemoryTrace(), lambda updates, model: {})
-    identity = Identity.of(model.module, method.embedding)
-    most, outcomes = most_reply_bytes(method, session.state), Counter[str]()
+    server, outcomes = Server(), Counter[str]()
     for number in range(replies):
         if number % 20 == 0:
-            reply_id, objects = honest_reply(session, identity, number)
-        outcomes[take(session, identity, reply_id, mutate(objects, random), most)] += 1
+            reply_id, objects = honest_reply(server.session, server.identity, number)
+        with time_limit():
+            outcomes[server.take(reply_id, mutate(objects, random))] += 1
         if number % 20 == 0:
-            assert take(session, identity, reply_id, objects, most) == "absorbed", (
-                "an honest reply was refused"
-            )
-        assert torch.isfinite(session.state.theta).all(), "the model is not finite"
-        assert torch.isfinite(session.state.statistics.floats).all(), "the statistics are not finite"
-        session.refused = 0
+            assert server.take(reply_id, objects) == "absorbed", "an honest reply was refused"
+        for tensor in tensors_of(vars(server.session.state)):
+            assert bool(torch.isfinite(tensor).all()), "the state is not finite"
+        server.session.refused = 0
     return outcomes
 
 
@@ -127,24 +128,44 @@ def honest_reply(session: Session, identity: Identity, number: int) -> tuple[str
     return reply.object_id, {name: one.deflate() for name, one in nested.items()}
 
 
-def take(session: Session, identity: Identity, reply_id: str, objects: Objects, most: int) -> str:
-    """Do what the server does with a reply; return what became of it."""
-    job = session.job(0)
-    download = Download(MESSAGE, reply_id, objects.__getitem__, most)
-    download.advance()
-    outcome = download.outcome
-    assert outcome is not None, "the download has not come to an end"
-    if isinstance(outcome, Message):
-        outcome = match(outcome, MESSAGE, NODE)
-    if not isinstance(outcome, Message) or outcome.has_error():
-        session.refuse(job, "rejected", "malformed")
-        return "not read" if not isinstance(outcome, Message) else "an error"
-    try:
-        if identity.difference(read_sender(outcome.content).identity, "the server", "the node"):
-            raise Rejected("another identity")
-        report = read_reply(outcome.content, expected_form(session.method, session.state).tensors)
-    except Rejected:
-        session.refuse(job, "rejected", "malformed")
-        return "not understood"
-    record = session.accept(job, report.parcel, 0.1, time=0.0)
-    return "absorbed" if record["kind"] == "update" else "not absorbed"
+class Server:
+    """What reads replies on Flower: download, match, reception and session, with the default bounds."""
+
+    def __init__(self) -> None:
+        method = replace(METHODS["asyncbezier"], gates=PEER_GATES)
+        training, model = LocalTraining(point_epochs=1, curve_epochs=1), FlatModel(make_model())
+        run = Run(updates=10**9)
+        self.session = Session(method, training, run, model, MemoryTrace(), lambda updates, model: {})
+        self.identity = Identity.of(model.module, method.embedding)
+        self._nodes = Nodes(patience=3, rest_seconds=60.0)
+        self._nodes.update_present({NODE: "one", NODE + 1: "another"})
+        self._reception = Reception(self.session, self._nodes, self.identity)
+        self._most = most_reply_bytes(method, self.session.state)
+
+    def take(self, reply_id: str, objects: Objects) -> str:
+        """Do what the server does with a reply; return what became of it."""
+        session, node = self.session, self._nodes.present[NODE]
+        job = session.job(node.client)
+        download = Download(MESSAGE, reply_id, objects.__getitem__, self._most)
+        download.advance()
+        outcome = download.outcome
+        assert outcome is not None, "the download has not come to an end"
+        if isinstance(outcome, Message):
+            outcome = match(outcome, MESSAGE, NODE)
+        try:
+            received = self._reception.read(node, Delivery(MESSAGE, outcome))
+        except Rejected as problem:
+            session.refuse(job, "rejected", str(problem))
+            return "not understood" if isinstance(outcome, Message) else "not read"
+        if isinstance(received, Failure):
+            session.refuse(job, "failed", received.reason)
+            return "a failure"
+        report, weight = received
+        assert 0.0 < weight <= 1.0, "a share is none"
+        is_right = is_plausible(session, report.parcel)
+        record = session.accept(job, report.parcel, weight, time=0.0)
+        if record["kind"] != "update":
+            return "not absorbed"
+        assert is_right, "a malformed or implausible reply was absorbed"
+        self._nodes.record_success(node, report.examples, report.partition)
+        return "absorbed"

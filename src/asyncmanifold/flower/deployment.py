@@ -22,7 +22,7 @@ from asyncmanifold.flower.job_deadlines import JobDeadlines
 from asyncmanifold.flower.job_messages import JobMessages
 from asyncmanifold.flower.mailbox import Delivery, open_mailbox
 from asyncmanifold.flower.measured_times import MeasuredTimes
-from asyncmanifold.flower.nodes import Node, Nodes, printable_name
+from asyncmanifold.flower.nodes import Node, Nodes
 from asyncmanifold.flower.policy import Policy
 from asyncmanifold.flower.scoring import score_on_nodes
 from asyncmanifold.flower.sizes import most_reply_bytes
@@ -141,7 +141,7 @@ class Deployment:
         if self._now - self._refreshed < self._policy.meet_seconds:
             return
         self._refreshed = self._now
-        names = {info.node_id: printable_name(info.name) for info in self._grid.get_nodes()}
+        names = {info.node_id: info.name for info in self._grid.get_nodes()}
         came, went = self._nodes.update_present(names)
         for kind, nodes in (("joined", came), ("left", went)):
             for node in nodes:
@@ -219,8 +219,11 @@ class Deployment:
             self._session.end(SPENT)
 
     def _pull(self) -> list[tuple[SentJob, Delivery]]:
-        """Return what has arrived, in the order in which the jobs were sent."""
-        landed = [(self._take_back(delivery.message_id), delivery) for delivery in self._mailbox.pull()]
+        """Return what has arrived, in the order in which the jobs were sent.
+
+        A job counts as out until its reply is absorbed: no node gets another before that, and no round ends.
+        """
+        landed = [(self._sent[delivery.message_id], delivery) for delivery in self._mailbox.pull()]
         return sorted(landed, key=lambda pair: pair[0].job.number)
 
     def _take_back(self, message_id: str) -> SentJob:
@@ -231,6 +234,7 @@ class Deployment:
     def _absorb(self, sent: SentJob, delivery: Delivery) -> None:
         """Absorb a reply, and evaluate if it is time, while the nodes have their next jobs."""
         session, node = self._session, sent.node
+        self._take_back(delivery.message_id)
         if self._is_over():
             return
         if node.is_excluded:

@@ -109,14 +109,18 @@ class GridMailbox(Mailbox):
 
         A reply that names no message of its own node's is counted against that node's oldest message.
         """
-        left = dict(sent)
+        answered: set[str] = set()
         for reply in replies:
             said, source = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
-            own = [said] if left.get(said) == source else [one for one in left if left[one] == source]
-            message_id = next(iter(own or (left if len(sent) == 1 else ())), None)
+            message_id: str | None = said
+            if sent.get(said) != source or said in answered:
+                left = [one for one in sent if one not in answered]
+                own = [one for one in left if sent[one] == source]
+                message_id = next(iter(own or (left if len(sent) == 1 else ())), None)
             if message_id is None:
                 continue  # from nobody who was sent anything
-            outcome = match(reply, message_id, left.pop(message_id))
+            answered.add(message_id)
+            outcome = match(reply, message_id, sent[message_id])
             if isinstance(outcome, Message) and (found := size_of(outcome)) > self._most_bytes:
                 outcome = too_large(found, self._most_bytes)
             yield Delivery(message_id, outcome)

@@ -70,6 +70,7 @@ class Nodes:
         self._patience, self._rest_seconds = patience, rest_seconds
         self._concurrency, self._depth = concurrency, depth
         self._excluded: set[int] = set()
+        self._retired: set[int] = set()  # ids of those present
         self.known: dict[int, Node] = {}
         self.present: dict[int, Node] = {}
         self._by_client: list[Node] = []
@@ -117,10 +118,11 @@ class Nodes:
         for node in went:
             self._claims.leave(node.client)
             self._stop_waiting(node)
+            self._retired.discard(node.id)
             del self.present[node.id]
         for node in came:  # failures from before it left do not count
             node.failures, node.rests, node.rests_until = 0, 0, 0.0
-            node.name = names[node.id] or node.name
+            node.name = printable_name(names[node.id]) or node.name
             self.present[node.id] = node
             self._claims.join(node.client, node.examples)
             self._start_waiting(node)
@@ -184,11 +186,13 @@ class Nodes:
         """Give a node no more jobs while it is present."""
         self._stop_waiting(node)
         node.rests_until = inf
+        if node.id in self.present:
+            self._retired.add(node.id)
 
     @property
     def active(self) -> int:
         """How many nodes are present and not retired."""
-        return sum(node.rests_until != inf for node in self.present.values())
+        return len(self.present) - len(self._retired)
 
     def _meet(self, node_id: int) -> Node:
         if node_id not in self.known:
