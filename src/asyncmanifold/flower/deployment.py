@@ -101,6 +101,7 @@ class Deployment:
             self._refresh_nodes()
             self._give_up_late_jobs()
             self._dispatch()
+            self._end_if_budgets_are_spent()
             deliveries = self._pull()
             for sent, delivery in deliveries:
                 self._absorb(sent, delivery)
@@ -162,7 +163,8 @@ class Deployment:
             if not (is_uploading or is_over):
                 continue
             self._mailbox.forget(message_id)
-            sent = self._take_back(message_id)
+            sent = self._sent.pop(message_id)
+            self._nodes.take_back(sent.node)
             reason = "the upload of the reply did not end within the deadline" if is_uploading else ERRORS[3]
             self._refuse(sent, Failure(reason))
 
@@ -188,7 +190,6 @@ class Deployment:
             deadline = self._policy.deadline or node.times.deadline
             is_free = node.in_flight == 1  # this job
             going.append(SentJob(session.job(node.client), node, self._now, deadline, is_free))
-        self._end_if_budgets_are_spent(len(going))
         if not going:
             return
         messages = [self._messages.make(sent.job, sent.node.id, sent.deadline) for sent in going]
@@ -211,24 +212,23 @@ class Deployment:
         self._session.retire(node.client, reason, self._now)
         log.warning("%s gets no more jobs: %s", node.label, reason)
 
-    def _end_if_budgets_are_spent(self, going: int) -> None:
-        """End the run if too few nodes are left that may still take part."""
-        if self._session.privacy.is_over(self._nodes.active, len(self._sent) + going):
+    def _end_if_budgets_are_spent(self) -> None:
+        """End the run if too few nodes may still take part; asked once all that has arrived is absorbed."""
+        if self._session.privacy.is_over(self._nodes.active, len(self._sent)):
             self._session.end(SPENT)
 
     def _pull(self) -> list[tuple[SentJob, Delivery]]:
-        """Return what has arrived, in the order in which the jobs were sent."""
-        landed = [(self._take_back(delivery.message_id), delivery) for delivery in self._mailbox.pull()]
-        return sorted(landed, key=lambda pair: pair[0].job.number)
+        """Return what has arrived, in the order in which the jobs were sent.
 
-    def _take_back(self, message_id: str) -> SentJob:
-        sent = self._sent.pop(message_id)
-        self._nodes.take_back(sent.node)
-        return sent
+        A node is free again when its reply has been absorbed: it may be a refusal.
+        """
+        landed = [(self._sent.pop(delivery.message_id), delivery) for delivery in self._mailbox.pull()]
+        return sorted(landed, key=lambda pair: pair[0].job.number)
 
     def _absorb(self, sent: SentJob, delivery: Delivery) -> None:
         """Absorb a reply, and evaluate if it is time, while the nodes have their next jobs."""
         session, node = self._session, sent.node
+        self._nodes.take_back(node)
         if self._is_over():
             return
         if node.is_excluded:
@@ -252,7 +252,8 @@ class Deployment:
             return
         self._nodes.record_success(node, report.examples, report.partition)
         round_trip = self._now - sent.dispatched
-        self._nodes.measure(node, round_trip, record["train_seconds"], was_free=sent.was_free)
+        is_known = sent.was_free and not session.privacy.is_local  # else the time in training is withheld
+        self._nodes.measure(node, round_trip, record["train_seconds"], was_free=is_known)
         log.info("update %s/%s: %s, %s", record["update"], session.run.updates, node.label, in_words(record))
         if warning := self._losses.notice(record["loss"], len(self._nodes.present)):
             log.warning("%s", warning)
