@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ def node(task, partition, replies=None, **config):
     return handle
 
 
-def start(grid, method=METHOD, updates=30, out=None, **settings):
-    server = AsyncServer(make_model(), method, training=TRAINING, policy=POLICY, bounds=())
+def start(grid, method=METHOD, updates=30, out=None, policy=POLICY, **settings):
+    server = AsyncServer(make_model(), method, training=TRAINING, policy=policy, bounds=())
     initial = ArrayRecord(make_model().state_dict())
     return server.start(grid, initial, updates, out=out, **settings)
 
@@ -81,8 +82,14 @@ def test_what_a_reply_carries_is_the_clipped_upload_and_noise(tmp_path):
 # ---- the node's refusals
 
 
-def test_spent_nodes_rest_for_good_and_the_others_go_on(tmp_path):
-    """Node 7 allows two uploads, node 8 three, node 9 any number; then all have a limit and the run ends."""
+@pytest.mark.parametrize("worth", [1.0, -1.0])
+def test_spent_nodes_rest_for_good_and_the_others_go_on(tmp_path, monkeypatch, worth):
+    """Node 7 allows two uploads, node 8 three, node 9 twenty, and each refuses once: none is sent a job while
+    its refusal waits to be read, nor a second one at a time. Times in training are withheld, so nothing says
+    that a second one is worth it, however long a round trip takes.
+    """
+    monkeypatch.setattr("asyncmanifold.flower.measured_times.WORTH_SECONDS", worth)
+    monkeypatch.setattr("asyncmanifold.flower.deployment.PUBLISH_SECONDS", worth)
     task, out = make_task(), tmp_path / "run"
     limits = {7: 2, 8: 3, 9: 20}
     nodes = {
@@ -125,7 +132,10 @@ def test_many_refusals_do_not_stop_a_run(tmp_path):
     assert summary["privacy"]["releases"][1:] == [0] * 110
 
 
-def test_the_servers_own_cap_needs_no_refusal(tmp_path):
+@pytest.mark.parametrize("publish_seconds", [-1.0, inf])
+def test_the_servers_own_cap_needs_no_refusal(tmp_path, monkeypatch, publish_seconds):
+    """Nor is a reply lost that has arrived together with another, whichever of the two makes nodes retire."""
+    monkeypatch.setattr("asyncmanifold.flower.deployment.PUBLISH_SECONDS", publish_seconds)
     capped = replace(METHOD, outgoing=(replace(PART, max_releases=3),))
     task = make_task()
     start(LocalGrid({7: node(task, 0), 8: node(task, 1)}), capped, updates=100, out=tmp_path / "run")
@@ -244,8 +254,10 @@ def test_a_private_buffer_ends_when_too_few_nodes_are_left_to_fill_it(tmp_path):
     assert max(summary["privacy"]["releases"]) == 2
 
 
-def test_a_resumed_server_makes_the_same_noise_again(tmp_path):
+def test_a_resumed_server_makes_the_same_noise_again(tmp_path, monkeypatch):
     """Its log is absorbed with the secret of the first checkpoint: no sum is released twice."""
+    monkeypatch.setattr("asyncmanifold.flower.deployment.PUBLISH_SECONDS", inf)
+    policy = replace(POLICY, queue_depth=1)  # so that arrivals do not depend on how fast this machine is
     part = PrivateBuffer(buffer_size=2, clip_norm=0.5)
     method, task = replace(METHODS["fedbuff"], buffer=part, weighting="none"), make_task()
 
@@ -260,12 +272,12 @@ def test_a_resumed_server_makes_the_same_noise_again(tmp_path):
 
     stopped.on_pull = stop
     with pytest.raises(KeyboardInterrupt):
-        start(stopped, method, updates=30, out=tmp_path / "one")
+        start(stopped, method, updates=30, out=tmp_path / "one", policy=policy)
     before = trace_of(tmp_path / "one")
     assert max(record["version"] for record in of_kind(before, "update")) > 1
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     for name in ("one", "two"):
-        start(grid(), method, updates=30, out=tmp_path / name, resume=True)
+        start(grid(), method, updates=30, out=tmp_path / name, resume=True, policy=policy)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for name, tensor in one.items():
         assert torch.equal(tensor, two[name]), name

@@ -114,6 +114,7 @@ class Deployment:
         self._refresh_nodes()
         self._give_up_late_jobs()
         self._dispatch()
+        self._end_if_budgets_are_spent()
         deliveries = self._pull()
         for sent, delivery in deliveries:
             self._absorb(sent, delivery)
@@ -191,7 +192,6 @@ class Deployment:
             deadline = self._policy.deadline or node.times.deadline
             is_free = node.in_flight == 1  # this job
             going.append(SentJob(session.job(node.client), node, self._now, deadline, is_free))
-        self._end_if_budgets_are_spent(len(going))
         if not going:
             return
         messages = [self._messages.make(sent.job, sent.node.id, sent.deadline) for sent in going]
@@ -213,9 +213,9 @@ class Deployment:
         self._nodes.retire(node)
         self._session.retire(node.client, reason, self._now, node.facts)
 
-    def _end_if_budgets_are_spent(self, going: int) -> None:
-        """End the run if too few nodes are left that may still take part."""
-        if self._session.privacy.is_over(self._nodes.active, len(self._sent) + going):
+    def _end_if_budgets_are_spent(self) -> None:
+        """End the run if too few nodes may still take part; asked once all that has arrived is absorbed."""
+        if self._session.privacy.is_over(self._nodes.active, len(self._sent)):
             self._session.end(SPENT)
 
     def _pull(self) -> list[tuple[SentJob, Delivery]]:
@@ -258,7 +258,8 @@ class Deployment:
             return
         self._nodes.record_success(node, report.examples, report.partition)
         round_trip = self._now - sent.dispatched
-        self._nodes.measure(node, round_trip, record["train_seconds"], was_free=sent.was_free)
+        is_known = sent.was_free and not session.privacy.is_local  # else the time in training is withheld
+        self._nodes.measure(node, round_trip, record["train_seconds"], was_free=is_known)
         if session.is_evaluation_due or self._now - self._published > PUBLISH_SECONDS:
             self._publish()
         session.evaluate_if_due(self._now)

@@ -14,7 +14,8 @@ class Policy:
     Arguments:
         queue_depth: jobs per node at a time, 1 or 2. 2 hides much of Flower's fixed cost per message, but
             adds one version of staleness. By default a node has 2 once its own jobs have shown that a round
-            trip costs at least a second and a third of the time in training besides training.
+            trip costs at least a second and a third of the time in training besides training; never under
+            local privacy, where the time in training is withheld.
         concurrency: the most nodes that have a job at the same time.
         deadline: seconds after which a job counts as failed; ``inf`` for Flower's own, 12 hours. By default
             10 times the longest of the node's last 8 jobs, at least 600 and at most 43,200 seconds; Flower's
