@@ -18,8 +18,6 @@ from torch.utils import backend_registration
 NAME = "pretended"
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 """The kernels that make views: they look at sizes and strides, and never at numbers."""
-RESHAPING = ("squeeze_", "unsqueeze_", "t_", "transpose_")
-"""Operations that change a tensor's own sizes and strides, and no number."""
 calls: dict[str, int] = {}
 """How often each operation was called on the device."""
 _buffers: dict[int, tuple[StorageWeakRef, Tensor]] = {}
@@ -106,7 +104,7 @@ def _dispatch(operation: Any, *arguments: Any, **named: Any) -> Any:
         reached = _numbers(target) if _is_there(target) else target
         reached.copy_(_numbers(source) if _is_there(source) else source)
         return target
-    if operation.is_view or name in RESHAPING:
+    if operation.is_view:
         return operation.redispatch(KEYS, *arguments, **named)
     flat, structure = pytree.tree_flatten((arguments, named))
     _check_devices(operation, flat)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 STEPS_BEFORE_TRACE, MOST_TRACES = 16, 16
 """Writing a step down takes as long as about a hundred plain steps: only for shapes that come again."""
 
-Batch = tuple[Any, Any]
+JobBatch = tuple[Any, Any]
 Program = Callable[..., tuple[Tensor, ...]]
 
 
@@ -33,7 +33,7 @@ class BatchedProgram:
         self._uses: Counter[object] = Counter()
         self._traces: dict[object, Program] = {}
 
-    def differentiate(self, parameters: list[Tensor], batches: list[Batch]) -> tuple[Tensor, list[Tensor]]:
+    def differentiate(self, parameters: list[Tensor], batches: list[JobBatch]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each model on its batch, and the gradients, stacked like the parameters."""
         sizes = [len(_first_tensor(inputs)) for inputs, _ in batches]
         inputs = _stack([inputs for inputs, _ in batches], max(sizes))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from asyncmanifold.client.batched_program import Batch, BatchedProgram
+from asyncmanifold.client.batched_program import BatchedProgram, JobBatch
 from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.client.job_steps import TrainingStep, count_steps, job_steps
 from asyncmanifold.client.off_curve import OffCurve
@@ -82,7 +82,7 @@ class BatchedTrainer:
         }
         return [ended[place] for place in range(len(jobs))]
 
-    def _differentiate(self, batches: list[Batch]) -> tuple[Tensor, list[Tensor]]:
+    def _differentiate(self, batches: list[JobBatch]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each of the first models on its batch, and the gradients of their parameters."""
         return self._program.differentiate(self._views(self._vectors[: len(batches)]), batches)
 
