@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from asyncmanifold import (
     METHODS,
@@ -19,6 +20,7 @@ from asyncmanifold import (
     Tunnel,
 )
 from asyncmanifold import simulate as simulate_run
+from asyncmanifold.client import batched_program
 from asyncmanifold.execution.batched_executor import BatchedExecutor
 from asyncmanifold.execution.executors import InlineExecutor
 from asyncmanifold.execution.training_worker import Recipe
@@ -81,11 +83,12 @@ def test_jobs_of_different_lengths_give_what_they_give_alone(method):
     "changes",
     [
         {"optimizer": "sgd", "local_lr": 0.1},
+        {"optimizer": "sgd", "local_lr": 0.1, "local_schedule": "linear", "proximal": 0.3},
         {"optimizer": "sgd", "local_lr": 0.05, "momentum": 0.9, "proximal": 0.3},
         {"optimizer": {"name": "RMSprop", "weight_decay": 0.01}, "local_lr": 0.005},
         {"gradient_clip": 0.1, "local_schedule": "cosine", "warm_up": 0.2},
     ],
-    ids=["sgd", "momentum", "RMSprop", "clipped"],
+    ids=["sgd", "falling", "momentum", "RMSprop", "clipped"],
 )
 def test_every_optimiser_does_the_same_batched(changes):
     assert_near(*run_both(batchable(), "asyncbezier", replace(TRAINING, **changes)))
@@ -113,6 +116,38 @@ def test_convolutions_and_dictionaries_are_batched():
     torch.manual_seed(1)
     task = Task(Named(), nn.functional.cross_entropy, clients, test=clients[0])
     assert_near(*run_both(task, "fedasync"))
+
+
+EVEN = (24,) * 6
+"""As many examples for each client: every step then has the same shape."""
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_steps_that_come_again_are_written_down_and_give_the_same(optimizer, monkeypatch):
+    task = replace(make_task(EVEN), model=perceptron)
+    training = replace(TRAINING, optimizer=optimizer)
+    plain, inline = run_both(task, "asyncbezier", training)
+    traced = []
+    monkeypatch.setattr(batched_program, "STEPS_BEFORE_TRACE", 3)
+    trace = batched_program._traced
+    monkeypatch.setattr(batched_program, "_traced", lambda *given: traced.append(trace(*given)) or traced[-1])
+    repeated, _ = run_both(task, "asyncbezier", training)
+    assert traced
+    assert all(isinstance(program, GraphModule) for program in traced)
+    assert_near(repeated, inline)
+    assert without_wall_times(repeated.trace) == without_wall_times(plain.trace)
+
+
+def test_a_step_that_cannot_be_written_down_stays_as_it_is(monkeypatch):
+    def plain(first, second):
+        return first + second, first * second
+
+    pair = [torch.ones(2), torch.ones(2)]
+    assert batched_program._traced(plain, pair) is not plain
+    calls = iter(range(9))
+    assert batched_program._traced(counting := lambda *pair: (next(calls) * pair[0],), pair) is counting
+    monkeypatch.setattr(batched_program, "make_fx", lambda program: 1 / 0)
+    assert batched_program._traced(plain, pair) is plain
 
 
 def test_a_batched_run_repeats_to_the_last_bit():

@@ -14,8 +14,10 @@ from asyncmanifold import (
     Bezier,
     Buffer,
     DelayCompensation,
+    ExamplePrivacy,
     InputError,
     LocalTraining,
+    Method,
     Outgoing,
     Placement,
     Records,
@@ -29,6 +31,8 @@ from asyncmanifold.client.device_data import DeviceExamples, MovedBatches
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.devices import CPU, find_device, move, repeatable, spread_devices
 from asyncmanifold.execution.ray_workers import gpus_per_worker
+from asyncmanifold.server.named_parts import KINDS, SEVERAL
+from asyncmanifold.server.trusted_gates import AflGuard
 from asyncmanifold.tasks import TensorData
 from asyncmanifold.vectors import FlatModel
 from tiny import TRAINING, make_task, without_wall_times
@@ -77,6 +81,31 @@ def run_on(device, method, task=None, **settings):
     )
 
 
+def parts_there():
+    """A method for every part by its name, with settings that let it act within a few updates."""
+    settings = {
+        "aflguard": {"trusted_distance": 20.0},
+        "averaging": {"average_from": 1, "curve_degree": 2},
+        "buffer": {"buffer_size": 2},
+        "calibrated": {"calibrated_size": 2},
+        "norm-bound": {"norm_bound": 0.2, "clips": True},
+        "port": {"port_size": 2},
+        "private-buffer": {"buffer_size": 2},
+        "staleness-bound": {"max_staleness": 3},
+        "window": {"window": 2},
+    }
+    for stage, (_, parts) in KINDS.items():
+        for name, kind in parts.items():
+            part = kind(**settings.get(name, {}))
+            weighting = "none" if name in ("local-privacy", "private-buffer") else "examples"
+            given = (part,) if stage in SEVERAL else part
+            yield name, Method(**{"weighting": weighting, "global_lr": 0.5, stage: given})
+
+
+PARTS_THERE = dict(parts_there())
+UNREPEATABLE = ("local-privacy", "private-buffer")
+
+
 def assert_same_run(there, here):
     """The pretended device computes as the CPU does, so only where numbers are may differ."""
     for one, other in zip(without_wall_times(there.trace), without_wall_times(here.trace), strict=True):
@@ -113,6 +142,26 @@ def test_every_method_trains_evaluates_and_absorbs_on_a_device(name):
     assert_same_run(there, run_on("cpu", METHODS_THERE[name]))
 
 
+@pytest.mark.parametrize("name", PARTS_THERE)
+def test_every_part_acts_on_a_device(name):
+    """Buffers are released, averages begun, gates asked; private parts, whose noise is secret, run at all."""
+    task = replace(make_task(), trusted=make_task().validation[0])
+    there = run_on("pretended", PARTS_THERE[name], task, server="pretended", updates=6)
+    assert there.summary["versions"] > 0
+    if name in UNREPEATABLE:
+        assert all(parameter.isfinite().all() for parameter in there.model.parameters())
+    else:
+        assert_same_run(there, run_on("cpu", PARTS_THERE[name], task, updates=6))
+
+
+def test_private_training_runs_on_a_device():
+    training = replace(TRAINING, example_privacy=ExamplePrivacy(sampling=0.4))
+    task = replace(make_task(), model=lambda: nn.Linear(6, 3))
+    there = run_on("pretended", Method(weighting="none"), task, training=training, updates=2)
+    assert there.summary["updates"] == 2
+    assert all(parameter.isfinite().all() for parameter in there.model.parameters())
+
+
 @pytest.mark.parametrize(("device", "server"), [("cpu", "pretended"), ("pretended", "cpu")])
 def test_clients_and_server_may_be_on_different_devices(device, server):
     assert_same_run(run_on(device, "asyncbezier", server=server), run_on("cpu", "asyncbezier"))
@@ -138,26 +187,34 @@ def test_outgoing_parts_run_on_the_cpu():
     assert_same_run(run_on("pretended", method), run_on("cpu", method))
 
 
+RESUMED = {
+    "gathered": Method(buffer=Buffer(3), server_optimizer="adam", averaging=Averaging(1), global_lr=0.05),
+    "cached": Method(buffer="every-client", weighting="none", selection="routed"),
+    "compensated": replace(CURVE, correction="delay-compensation", penalty="distance"),
+    "guarded": Method(gates=("centred-clipping", "peer-bound", "peer-direction", AflGuard(20.0))),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
 @pytest.mark.parametrize("server", ["cpu", "pretended"])
-def test_a_run_on_a_device_resumes_to_the_same_bits(tmp_path, server):
+def test_a_run_on_a_device_resumes_to_the_same_bits(tmp_path, server, name):
     """The first run is interrupted after a checkpoint."""
+    task = replace(make_task(), trusted=make_task().validation[0])
 
     def interrupt(record):
         if record["kind"] == "update" and record["update"] == 4:
             raise ConnectionAbortedError
 
     method, run = (
-        METHODS["fedbuff"],
+        RESUMED[name],
         Run(updates=8, evaluate_every=4, checkpoint_seconds=0, device="pretended", server_device=server),
     )
-    whole = simulate(make_task(), method, training=TRAINING, run=run)
+    whole = simulate(task, method, training=TRAINING, run=run)
     out = tmp_path / "run"
     with pytest.raises(ConnectionAbortedError):
-        simulate(
-            make_task(), method, training=TRAINING, run=run, records=Records(out=out, observer=interrupt)
-        )
+        simulate(task, method, training=TRAINING, run=run, records=Records(out=out, observer=interrupt))
     assert (out / "checkpoint.safetensors").exists()
-    resumed = simulate(make_task(), method, training=TRAINING, run=run, records=Records(out=out, resume=True))
+    resumed = simulate(task, method, training=TRAINING, run=run, records=Records(out=out, resume=True))
     assert without_wall_times(resumed.trace) == without_wall_times(whole.trace)
     for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -227,7 +284,7 @@ def test_names_of_devices_are_understood_or_refused_in_one_line():
             InputError, match=f"device '{name}' is not available: .*'auto' takes what there is"
         ):
             find_device(name)
-    for name in ("", "CUDA 1", "cuda:x"):
+    for name in ("", "CUDA 1", "cuda:x", 0, DEVICE):
         with pytest.raises(InputError, match="must be 'auto', 'cpu', 'cuda'"):
             Run(device=name)
 
@@ -333,8 +390,9 @@ def test_threads_are_those_of_the_run(monkeypatch):
     simulate(task, "fedasync", training=TRAINING, run=Run(updates=1, threads=2))
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
-    with pytest.raises(InputError, match="threads=0"):
-        Run(threads=0)
+    for wrong in (0, "two"):
+        with pytest.raises(InputError, match=rf"Run\(threads={wrong!r}\) must be at least 1"):
+            Run(threads=wrong)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from asyncmanifold import InputError, Method, Run, Task, compare, tune
+from asyncmanifold import InputError, Method, Run, Score, Task, compare, tune
 from asyncmanifold.commands.cli import main
 from asyncmanifold.configuration.config import config_tree, load_config, with_setting
 from asyncmanifold.configuration.own_tasks import own_task_class
@@ -218,6 +219,14 @@ def test_a_comparison_is_a_table_everywhere():
         compare(make_task(), [Method(global_lr=2.0), Method(global_lr=3.0)], run=SHORT)
     with pytest.raises(InputError, match="must be a Task or a function of the seed, not int"):
         compare(3, "fedavg")
+
+
+def test_a_metric_named_like_a_number_of_the_summary_hides_nothing():
+    score = Score(lambda outputs, targets: 7.0, higher_is_better=True)
+    task = replace(make_task(), metrics={"accuracy": make_task().scores["accuracy"], "final": score})
+    rows = compare(task, "fedasync", seeds=[0], run=SHORT).to_pandas()
+    assert rows["final"].tolist() == rows["accuracy"].tolist()
+    assert rows["final (metric)"].tolist() == [7.0]
 
 
 def test_tune_finds_the_value_with_the_best_validation_score(tmp_path):

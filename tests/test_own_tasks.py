@@ -247,3 +247,8 @@ def test_the_name_of_a_part_stands_for_its_defaults():
 def test_what_is_not_a_part_is_refused_at_once(settings, problem):
     with pytest.raises(InputError, match=problem):
         Method(**settings)
+
+
+def test_a_task_given_as_the_method_is_refused_in_one_line():
+    with pytest.raises(InputError, match="a method is a Method or the name of one, not a Task"):
+        simulate("fedasync", regression())

@@ -25,8 +25,15 @@ def check(settings: Any, **rules: str) -> None:
     """
     for name, rule in rules.items():
         value = getattr(settings, name)
-        if value is not None and not _holds(value, rule):
+        if value is not None and not _is_right(value, rule):
             raise InputError(f"{type(settings).__name__}({name}={value!r}) must be {rule}")
+
+
+def _is_right(value: Any, rule: str) -> bool:
+    try:
+        return _holds(value, rule)
+    except TypeError:  # what cannot be compared with a number is none
+        return False
 
 
 def _holds(value: Any, rule: str) -> bool:

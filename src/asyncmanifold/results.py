@@ -110,10 +110,15 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def runs_frame(summaries: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a DataFrame with a row for each summary; each metric has a column of its own."""
+    """Return a DataFrame with a row for each summary; each metric has a column of its own.
+
+    A metric whose name is a number of the summary, such as ``gini``, is in the column ``gini (metric)``.
+    """
     rows = []
     for summary in summaries:
         plain = {name: value for name, value in summary.items() if not isinstance(value, dict | list)}
         first = {name: plain.pop(name) for name in ("method", "seed") if name in plain}
-        rows.append({**first, **plain, **summary.get("scores", {})})
+        scores: Mapping[str, Any] = summary.get("scores", {})
+        own = {f"{name} (metric)" if name in summary else name: value for name, value in scores.items()}
+        rows.append(first | plain | own)
     return frame(rows)

@@ -6,19 +6,16 @@ calls of a forward and a backward pass; everything else is done as ``Trainer`` d
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.utils._pytree import tree_map
 
+from asyncmanifold.client.batched_program import BatchedProgram, JobBatch
 from asyncmanifold.client.controls import FlatControls
 from asyncmanifold.client.job_steps import TrainingStep, count_steps, job_steps
 from asyncmanifold.client.off_curve import OffCurve
@@ -49,18 +46,17 @@ class BatchedTrainer:
         probe: Data,
     ) -> None:
         """Try one step on an example of ``probe``, and refuse a model that cannot be batched."""
-        self._model = FlatModel(module)
-        self._loss = loss
-        self._names = [name for name, each in module.named_parameters() if each.requires_grad]
+        self._model, self._loss = FlatModel(module), loss
+        self._program = BatchedProgram(module, loss)
         self.size = self._model.size
         self._shapes = [part.shape for part in self._model.parts(self._model.vector)]
         self._sizes = [shape.numel() for shape in self._shapes]
-        self._gradients = torch.zeros(max(2, jobs), self.size)
         module.train()
         self._check(settings, probe)
         self._vectors = torch.zeros(jobs, self.size)
         self._courses = [
-            JobCourse(RowModel(self._model, row), embedding, settings, seed) for row in self._vectors
+            JobCourse(RowModel(self._model, self._vectors, row), embedding, settings, seed)
+            for row in range(jobs)
         ]
 
     def train(
@@ -76,8 +72,9 @@ class BatchedTrainer:
             course.begin(jobs[place], data[place], outs[place])
         while courses := [course for course in courses if course.advance()]:  # the longest come first
             losses, gradients = self._differentiate([course.batch for course in courses])
-            for course, loss, gradient in zip(courses, losses.tolist(), gradients, strict=True):
-                course.learn(loss, gradient)
+            for course, loss in zip(courses, losses.tolist(), strict=True):
+                course.learn(loss, gradients)
+            self._descend(courses, gradients)
         statistics, seconds = self._model.read_statistics(), (perf_counter() - started) / len(jobs)
         ended = {
             place: course.result(statistics, seconds)
@@ -85,53 +82,25 @@ class BatchedTrainer:
         }
         return [ended[place] for place in range(len(jobs))]
 
-    def _differentiate(self, batches: list[tuple[Any, Any]]) -> tuple[Tensor, Tensor]:
-        """Return the loss of each of the first models on its batch, and the gradients as rows."""
-        count = len(batches)
-        leaves = [view.detach().requires_grad_() for view in self._views(self._vectors[:count])]
-        sizes = [len(_first_tensor(inputs)) for inputs, _ in batches]
-        inputs = _stack([inputs for inputs, _ in batches], max(sizes))
-        if min(sizes) == max(sizes):
-            losses = vmap(self._model_loss)(
-                leaves, inputs, _stack([targets for _, targets in batches], sizes[0])
-            )
-        else:
-            outputs = vmap(self._forward)(leaves, inputs)
-            losses = self._losses(outputs, [targets for _, targets in batches], sizes)
-        found = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
-        gradients = self._gradients[:count]
-        for view, gradient in zip(self._views(gradients), found, strict=True):
-            if gradient is None:
-                view.zero_()
-            else:
-                view.copy_(gradient)
-        return losses.detach(), gradients
+    def _differentiate(self, batches: list[JobBatch]) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss of each of the first models on its batch, and the gradients of their parameters."""
+        return self._program.differentiate(self._views(self._vectors[: len(batches)]), batches)
 
     def _views(self, rows: Tensor) -> list[Tensor]:
         """Return rows as views, one for each parameter: its shape, with the rows before it."""
         pieces = torch.split(rows, self._sizes, dim=1)
         return [piece.view(len(rows), *shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
-    def _model_loss(self, parameters: list[Tensor], inputs: Any, targets: Any) -> Tensor:
-        return self._loss(self._forward(parameters, inputs), targets)
-
-    def _forward(self, parameters: list[Tensor], inputs: Any) -> Any:
-        named = dict(zip(self._names, parameters, strict=True))
-        if isinstance(inputs, Mapping):
-            return functional_call(self._model.module, named, kwargs=dict(inputs))
-        return functional_call(self._model.module, named, (inputs,))
-
-    def _losses(self, outputs: Any, targets: list[Any], sizes: list[int]) -> Tensor:
-        """Return the loss of each job on its own examples, without those that pad its batch."""
-        members: dict[int, list[int]] = defaultdict(list)
-        for place, size in enumerate(sizes):
-            members[size].append(place)
-        found: dict[int, Tensor] = {}
-        for size, places in members.items():
-            own = tree_map(lambda tensor, rows=places, most=size: tensor[rows, :most], outputs)
-            values = vmap(self._loss)(own, _stack([targets[place] for place in places], size))
-            found |= dict(zip(places, values.unbind(), strict=True))
-        return torch.stack([found[place] for place in range(len(sizes))])
+    def _descend(self, courses: list[JobCourse], gradients: list[Tensor]) -> None:
+        """Take the steps of plain SGD that jobs asked for: in one pass over all models if they are alike."""
+        rates = [course.take_rate() for course in courses]
+        if rates[0] is not None and rates.count(rates[0]) == len(rates):
+            torch._foreach_add_(self._views(self._vectors[: len(courses)]), gradients, alpha=-rates[0])
+            return
+        for row, rate in enumerate(rates):
+            if rate is not None:
+                parts = self._model.parts(self._vectors[row])
+                torch._foreach_add_(parts, [each[row] for each in gradients], alpha=-rate)
 
     def _check(self, settings: LocalTraining, probe: Data) -> None:
         """Refuse what cannot be batched, with the reason: what is known, and what one step shows."""
@@ -147,12 +116,7 @@ class BatchedTrainer:
         if settings.accumulate > 1 or settings.precision != "float32" or settings.compile:
             raise _refusal("with accumulate, precision or compile it is not supported")
         batch = probe.batch(torch.arange(min(2, len(probe))))
-        self._vectors = self._model.vector.repeat(2, 1)
         before = self._model.read_statistics()
-        try:
-            losses, gradients = self._differentiate([batch, batch])
-        except Exception as error:  # a model may fail in any way under vmap
-            raise _refusal(str(error).split(". ")[0]) from error
         self._model.clear_gradients()
         value = self._loss(self._model.outputs(batch[0]), batch[1])
         value.backward()  # type: ignore[no-untyped-call]
@@ -160,26 +124,35 @@ class BatchedTrainer:
         after = self._model.read_statistics()
         if not all(torch.equal(one, other) for one, other in zip(before, after, strict=True)):
             raise _refusal("its buffers change in training")
-        pairs = [(losses, value.detach().expand(2)), (gradients, expected.expand(2, -1))]
+        self._vectors = self._model.vector.repeat(2, 1)
+        try:
+            losses, gradients = self._differentiate([batch, batch])
+        except Exception as error:  # a model may fail in any way under vmap
+            raise _refusal(str(error).split(". ")[0]) from error
+        found = torch.cat([gradient.reshape(2, -1) for gradient in gradients], dim=1)
+        pairs = [(losses, value.detach().expand(2)), (found, expected.expand(2, -1))]
         if not all(torch.allclose(got, want, rtol=1e-3, atol=1e-5, equal_nan=True) for got, want in pairs):
             raise _refusal("one batched step differs from a plain one")
 
 
 class RowModel:
-    """One job's model: a row of the matrix, with the gradient that was last found for it."""
+    """One job's model: a row of the matrix, with the gradients that were last found for all rows."""
 
-    def __init__(self, model: FlatModel, row: Tensor) -> None:
-        self.vector, self.size, self.device = row, model.size, row.device
+    def __init__(self, model: FlatModel, vectors: Tensor, row: int) -> None:
+        self.vector, self.size, self.device = vectors[row], model.size, vectors.device
         self.parts = model.parts
-        self.gradient = row
+        self._row = row
+        self.gradients: list[Tensor] = []
+        self.rate: float | None = None
+        """The step of plain SGD that is to be taken, together with the other rows."""
 
     def take_gradient(self) -> Tensor:
         """Return the gradient, which may be modified."""
-        return self.gradient
+        return torch.cat([gradient[self._row].reshape(-1) for gradient in self.gradients])
 
     def descend(self, rate: float) -> None:
-        """Take a step of plain SGD."""
-        self.vector.add_(self.gradient, alpha=-rate)
+        """Ask for a step of plain SGD."""
+        self.rate = rate
 
 
 class JobCourse(OffCurve):
@@ -227,16 +200,21 @@ class JobCourse(OffCurve):
     def _draw(self, step: TrainingStep) -> Spot:
         return self._sampling.draw(self._places) if step.along_curve else self._embedding.end
 
-    def learn(self, loss: float, gradient: Tensor) -> None:
-        """Take the step, given the loss and the gradient at its position."""
+    def learn(self, loss: float, gradients: list[Tensor]) -> None:
+        """Take the step, given the loss and all jobs' gradients at its position, or ask for it."""
         if self._problem is not None:
             return
         if not isfinite(loss):
             self._problem = NonFiniteLoss(f"loss became {loss} in epoch {self._step.epoch + 1}")
             return
         self._losses.append(loss)
-        self._model.gradient = gradient
+        self._model.gradients = gradients
         self._controls.learn(self._step.factor)
+
+    def take_rate(self) -> float | None:
+        """Return the rate of the step of plain SGD that was asked for, if any, once."""
+        rate, self._model.rate = self._model.rate, None
+        return rate
 
     def result(self, statistics: Statistics, seconds: float) -> Update | NonFiniteLoss:
         """Return what was learned, or why the job was abandoned."""
@@ -249,25 +227,6 @@ class JobCourse(OffCurve):
     def gradient(self) -> Tensor:
         """Refuse: a second pass of one job has no place in the program."""
         raise _refusal("sharpness-aware training takes a second pass")
-
-
-def _stack(values: list[Any], most: int) -> Any:
-    """Return the jobs' batches as one, each padded to ``most`` examples by copies of its first one."""
-
-    def join(*tensors: Tensor) -> Tensor:
-        return torch.stack([tensor if len(tensor) == most else _padded(tensor, most) for tensor in tensors])
-
-    return join(*values) if isinstance(values[0], Tensor) else tree_map(join, *values)
-
-
-def _padded(tensor: Tensor, most: int) -> Tensor:
-    return torch.cat([tensor, tensor[:1].expand(most - len(tensor), *tensor.shape[1:])])
-
-
-def _first_tensor(inputs: Any) -> Tensor:
-    """Return any tensor of a batch's inputs: all have one row per example."""
-    tensor: Tensor = next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs
-    return tensor
 
 
 def _refusal(reason: str) -> InputError:

@@ -152,8 +152,8 @@ class Averaging(AveragedModel):
             centre = space.with_mean(centre, torch.stack([space.curved_part(model) for model in kept]))
         ways = torch.stack([space.log(centre, model) for model in kept])
         gram = space.gram(centre, list(ways))
-        shares = mean_on_manifold(gram, self.curve_degree, self.curve_dimension)
-        return space.exp(centre, torch.from_numpy(shares).to(ways) @ ways)
+        shares = torch.from_numpy(mean_on_manifold(gram, self.curve_degree, self.curve_dimension)).to(ways)
+        return space.exp(centre, (shares[None] @ ways)[0])
 
 
 AVERAGINGS: dict[str, type[AveragedModel]] = {

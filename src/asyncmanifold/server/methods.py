@@ -202,6 +202,8 @@ def named_method(method: Method | str) -> tuple[str, Method]:
     """Return a method and its name: the published one that it equals, else ``custom``."""
     if isinstance(method, Method):
         return next((name for name, published in METHODS.items() if published == method), "custom"), method
+    if not isinstance(method, str):
+        raise InputError(f"a method is a Method or the name of one, not a {type(method).__name__}")
     if method not in METHODS:
         raise InputError(f"unknown method {method!r} (allowed: {', '.join(METHODS)})")
     return method, METHODS[method]

@@ -87,5 +87,5 @@ class Run:
 
 def check_device_name(key: str, name: str) -> None:
     """Refuse what cannot be the name of a device; whether there is one is known only where it is used."""
-    if not re.fullmatch(r"[a-z]\w*(:\d+)?", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z]\w*(:\d+)?", name):
         raise InputError(f"{key}={name!r} must be 'auto', 'cpu', 'cuda', 'cuda:1', 'mps' or so")
