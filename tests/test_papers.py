@@ -607,7 +607,7 @@ BOTH = {name: (METHODS[name], plain) for name, plain in PLAIN.items()} | COMPOSE
 
 
 def test_every_method_has_its_plain_words():
-    with_references_of_their_own = {"asyncdisc", *SINCE_2021}  # asyncdisc: tests/test_surfaces.py
+    with_references_of_their_own = {"asyncdisc", "ringleader", *SINCE_2021}  # test_surfaces, test_ringleader
     assert set(PLAIN) | with_references_of_their_own == set(METHODS)
 
 
