@@ -26,7 +26,7 @@ napoleon_numpy_docstring = False
 suppress_warnings = ["myst.header"]  # a generated page may start below the first level
 
 nb_execution_mode = "force"
-nb_execution_timeout = 120
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 
 html_theme = "furo"
