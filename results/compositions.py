@@ -1,0 +1,28 @@
+"""The candidates of the search for a composition: a method, and what differs from the scenario's settings."""
+
+from typing import Any
+
+
+def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return a candidate for every rate."""
+    others = {key: str(value) for key, value in settings.items()}
+    label = label or method
+    return {f"{label} {rate:g}": (method, {"global_lr": f"{rate:g}", **others}) for rate in rates}
+
+
+CHORD = {"interior_start": "chord"}
+TRAJECTORY = {"interior_start": "trajectory"}
+
+CANDIDATES = {
+    **at("asyncsgd", 1, 2, 3),
+    **at("fedasync", 2, 3, 5),
+    **at("dcasgd", 2, 3),
+    **at("asyncsgd", 3, label="decaying", rate_schedule="decaying", decay_period=32),
+    **at("rescaled", 2),
+    **at("asyncbezier", 1, 2, label="chord", **CHORD),
+    **at("asyncbezier", 1, 2, label="trajectory", **TRAJECTORY, point_epochs=4, curve_epochs=0),
+    **at("asyncbezier", 1, 2, label="trajectory-trained", **TRAJECTORY),
+    **at("asyncbezier", 1, label="fewer-curve-epochs", **CHORD, point_epochs=3, curve_epochs=1),
+    **at("asyncbezier", 1, label="proximal", **CHORD, proximal=0.1),
+    **at("asyncsgd", 1, 2, label="four-epochs", point_epochs=4),
+}

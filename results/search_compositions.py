@@ -1,0 +1,93 @@
+"""Search for a composition on the clients' validation data: results/search_compositions.py SCENARIO DATA OUT.
+
+What averaging returns does not change a run's way: one run without averaging gives the score of every mean.
+Each candidate is run once with the seed 100, which no table has, and a line of JSON is appended to OUT,
+so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from statistics import mean
+
+import torch
+from compositions import CANDIDATES
+
+from asyncmanifold import Averaging, ExponentialAveraging, Records, ServerState, TailAveraging
+from asyncmanifold.configuration.config import load_config
+from asyncmanifold.experiments.many_runs import run_config
+from asyncmanifold.vectors import FlatModel, Statistics
+
+SEED = 100
+MEANS = {
+    **{f"tail {share:g}": TailAveraging(share) for share in (0.125, 0.25, 0.5)},
+    **{f"half-life {life}": ExponentialAveraging(life) for life in (4, 8, 16, 32)},
+}
+
+
+class ManyMeans:
+    """Observes a run: keeps every mean of its models, and scores them at each evaluation."""
+
+    def __init__(self, task, last_quarter: int) -> None:
+        self._task = task
+        self._means = {**MEANS, "last quarter": Averaging(last_quarter)}
+        self._memories = {name: {} for name in self._means}
+        self.scores = defaultdict(list)
+
+    def __call__(self, record, model) -> None:
+        if record["kind"] not in ("update", "evaluation"):
+            return
+        flat = FlatModel(model())
+        if record["kind"] == "evaluation":
+            self._score(flat)
+            return
+        state = ServerState(flat.vector, flat.read_statistics(), version=record["version"])
+        for name, part in self._means.items():
+            self._memories[name] = part.include(self._memories[name], state)
+
+    def _score(self, flat: FlatModel) -> None:
+        self.scores["none"].append(self._validate(flat))
+        for name, memory in self._memories.items():
+            if memory:
+                flat.load(memory["theta"], Statistics(memory["floats"], memory["integers"]))
+                self.scores[name].append(self._validate(flat))
+
+    def _validate(self, flat: FlatModel) -> float:
+        sets = [data for data in self._task.validation if len(data)]
+        total = sum(map(len, sets))
+        return sum(self._task.evaluate(flat, data)[self._task.metric] * len(data) for data in sets) / total
+
+
+def score(scenario: str, data: str, name: str) -> dict:
+    """Run a candidate and return its scores by mean, all on validation data."""
+    torch.set_num_threads(1)
+    method, settings = CANDIDATES[name]
+    config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
+    means = ManyMeans(config.build_task(), 3 * config.run.updates // 4)
+    run_config(config, Records(observer=means))
+    return {"candidate": name, "scores": {each: mean(found[-5:]) for each, found in means.scores.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("scenario", "data", "out"):
+        parser.add_argument(name)
+    parser.add_argument("--only", default="", help="candidates whose name contains this")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    out = Path(given.out)
+    done = {json.loads(line)["candidate"] for line in out.read_text().splitlines()} if out.exists() else set()
+    names = [name for name in CANDIDATES if given.only in name and name not in done]
+    with ProcessPoolExecutor(given.workers) as pool, out.open("a") as file:
+        runs = [pool.submit(score, given.scenario, given.data, name) for name in names]
+        for found in (run.result() for run in as_completed(runs)):
+            print(json.dumps(found), file=file, flush=True)
+            scores = found["scores"]
+            best = max(scores, key=scores.get)
+            print(f"{found['candidate']:30} {scores['none']:.4f}, {best} {scores[best]:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
