@@ -15,9 +15,10 @@ from statistics import mean
 import torch
 from compositions import CANDIDATES
 
-from asyncmanifold import Averaging, ExponentialAveraging, Records, ServerState, TailAveraging
+from asyncmanifold import Averaging, ExponentialAveraging, Records, Run, ServerState, TailAveraging
 from asyncmanifold.configuration.config import load_config
 from asyncmanifold.experiments.many_runs import run_config
+from asyncmanifold.simulation.runner import validation_score
 from asyncmanifold.vectors import FlatModel, Statistics
 
 SEED = 100
@@ -28,36 +29,31 @@ MEANS = {
 
 
 class ManyMeans:
-    """Observes a run: keeps every mean of its models, and scores them at each evaluation."""
+    """Observes a run: keeps every mean of its models, and scores them at the last five evaluations."""
 
-    def __init__(self, task, last_quarter: int) -> None:
+    def __init__(self, task, run: Run) -> None:
         self._task = task
-        self._means = {**MEANS, "last quarter": Averaging(last_quarter)}
+        self._score_from = run.updates - 5 * run.evaluate_every
+        self._means = {**MEANS, "last quarter": Averaging(3 * run.updates // 4)}
         self._memories = {name: {} for name in self._means}
         self.scores = defaultdict(list)
 
     def __call__(self, record, model) -> None:
-        if record["kind"] not in ("update", "evaluation"):
+        if record["kind"] == "evaluation" and record["update"] > self._score_from:
+            self._score(FlatModel(model()))
+        if record["kind"] != "update":
             return
         flat = FlatModel(model())
-        if record["kind"] == "evaluation":
-            self._score(flat)
-            return
         state = ServerState(flat.vector, flat.read_statistics(), version=record["version"])
         for name, part in self._means.items():
             self._memories[name] = part.include(self._memories[name], state)
 
     def _score(self, flat: FlatModel) -> None:
-        self.scores["none"].append(self._validate(flat))
+        self.scores["none"].append(validation_score(self._task, flat) or 0.0)
         for name, memory in self._memories.items():
             if memory:
                 flat.load(memory["theta"], Statistics(memory["floats"], memory["integers"]))
-                self.scores[name].append(self._validate(flat))
-
-    def _validate(self, flat: FlatModel) -> float:
-        sets = [data for data in self._task.validation if len(data)]
-        total = sum(map(len, sets))
-        return sum(self._task.evaluate(flat, data)[self._task.metric] * len(data) for data in sets) / total
+                self.scores[name].append(validation_score(self._task, flat) or 0.0)
 
 
 def score(scenario: str, data: str, name: str) -> dict:
@@ -65,9 +61,9 @@ def score(scenario: str, data: str, name: str) -> dict:
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
     config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
-    means = ManyMeans(config.build_task(), 3 * config.run.updates // 4)
+    means = ManyMeans(config.build_task(), config.run)
     run_config(config, Records(observer=means))
-    return {"candidate": name, "scores": {each: mean(found[-5:]) for each, found in means.scores.items()}}
+    return {"candidate": name, "scores": {each: mean(found) for each, found in means.scores.items()}}
 
 
 def main() -> None:

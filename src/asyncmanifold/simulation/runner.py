@@ -254,20 +254,26 @@ def _score_and_conclude(session: Session, task: Task, journal: Journal) -> Summa
             session.model.load(session.best.theta, session.best.statistics)
             per_client = _client_scores(task, session.model)
         session.model.load(*session.state.returned())
-        validation = _weighted_mean(_client_scores(task, session.model), sizes_of(task.validation))
+        validation = validation_score(task, session.model)
     return journal.conclude(session, per_client, validation)
+
+
+def validation_score(task: Task, model: FlatModel) -> float | None:
+    """Return the mean of the clients' scores on their validation data, each weighted by its size."""
+    sizes = sizes_of(task.validation or [])
+    known = [
+        (score, size)
+        for score, size in zip(_client_scores(task, model), sizes, strict=True)
+        if score is not None
+    ]
+    total = sum(size for _, size in known)
+    return sum(score * size for score, size in known) / total if total else None
 
 
 def _client_scores(task: Task, model: FlatModel) -> list[float | None]:
     """Return the model's score on each client's validation data, or None if it is not finite."""
     scores = [task.evaluate(model, data) if len(data) else {} for data in task.validation or []]
     return [replace_non_finite(score).get(task.metric) for score in scores]
-
-
-def _weighted_mean(scores: list[float | None], sizes: list[int]) -> float | None:
-    known = [(score, size) for score, size in zip(scores, sizes, strict=True) if score is not None]
-    total = sum(size for _, size in known)
-    return sum(score * size for score, size in known) / total if total else None
 
 
 def _best_model(session: Session) -> nn.Module | None:
