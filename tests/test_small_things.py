@@ -87,6 +87,7 @@ def test_a_run_tells_of_crowding_before_it_trains(monkeypatch):
 def test_ctrl_c_leaves_no_word_of_a_worker(tmp_path, command):
     """Ctrl-C goes to the whole group, as on a terminal; only the main process may speak."""
     whole = [sys.executable, "-m", "asyncmanifold", command[0], "digits", *command[1:], "--workers", "2"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     process = subprocess.Popen(
         [*whole, "--set", "updates=5000", "--out", str(tmp_path / "runs")],
         stderr=subprocess.PIPE,
@@ -94,13 +95,18 @@ def test_ctrl_c_leaves_no_word_of_a_worker(tmp_path, command):
         text=True,
         start_new_session=True,
     )
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 60
     while (
         not any(file.stat().st_size for file in tmp_path.rglob("trace.jsonl")) and time.monotonic() < deadline
     ):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    try:
+        said = process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     assert process.returncode == 130
     assert "interrupted: the same command with --resume continues" in said
     assert "Process" not in said

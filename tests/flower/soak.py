@@ -35,7 +35,7 @@ APP = ROOT / "tests" / "flower" / "app"
 HONEST, CLIENTS = 3, 6
 LIES = ("nan", "shape", "garbage", "other", "large", "old", "raises")
 UPDATES_PER_MINUTE = 4
-PAUSE = 20.0
+PAUSE = 30.0
 """Seconds between two troubles."""
 DISK_MEGABYTES = 24
 FLAT = 1.3
