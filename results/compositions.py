@@ -14,11 +14,12 @@ CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
 
 CANDIDATES = {
-    **at("asyncsgd", 2, 3, 5),
+    **at("asyncsgd", 2, 3),
     **at("fedasync", 5),
-    **at("dcasgd", 3),
+    **at("dcasgd", 2, 3),
     **at("asyncsgd", 5, label="decaying", rate_schedule="decaying", decay_period=32),
     **at("asyncsgd", 0.3, label="momentum", server_optimizer="momentum"),
+    **at("dcasgd", 0.3, label="momentum-dcasgd", server_optimizer="momentum"),
     **at("rescaled", 2),
     **at("asyncbezier", 1, 2, label="chord", **CHORD),
     **at("asyncbezier", 1, 2, label="trajectory", **TRAJECTORY, point_epochs=4, curve_epochs=0),

@@ -298,9 +298,7 @@ CLASSED = [name for name, (_, shape) in MANIFOLDS.items() if shape[0] == 3]
 @pytest.mark.parametrize("method", RUNNING_ON_MANIFOLDS)
 @pytest.mark.parametrize("name", ["sphere", "Poincaré ball"])
 def test_every_method_runs_and_stays_on_the_manifold(name, method):
-    result = simulate(
-        prototype_task(name), method, training=TRAINING, run=Run(updates=200, evaluate_every=50)
-    )
+    result = simulate(prototype_task(name), method, training=TRAINING, run=Run(updates=60, evaluate_every=20))
     parameter = result.model.prototypes
     point = parameter.detach().double()
     torch.testing.assert_close(parameter.manifold.projx(point), point, rtol=1e-6, atol=1e-6)
