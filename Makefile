@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+unexport PYTHONDONTWRITEBYTECODE  # else every process of the tests compiles the package again
 
 .PHONY: fuzz help install demo check-readme flower-demo soak test test-browser test-flower test-ray test-portable docs lint bench bench-peers clean
 
