@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from attack_tables import attack_tables
-from composition_tables import SCENARIOS, composition_table
+from composition_tables import SCENARIOS, composition_table, search_table
 from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
@@ -44,8 +44,9 @@ def main(out: Path) -> None:
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
     tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}
-    compared = {name: composition_table(out, name) for name in SCENARIOS}
-    tables |= {f"compositions-{name}": markdown(rows[0], rows[1:]) for name, rows in compared.items() if rows}
+    for name, make in product(SCENARIOS, (search_table, composition_table)):
+        if rows := make(out, name):
+            tables[f"{make.__name__.removesuffix('_table')}-{name}"] = markdown(rows[0], rows[1:])
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:

@@ -5,6 +5,7 @@ does not matter which machine made them.
 """
 
 import json
+import shutil
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -31,6 +32,21 @@ def composition_table(out: Path, scenario: str) -> list[list[str]]:
         rows.append([method, str(len(found)), *scores, *gain(ours, found)])
     compared = [f"{COMPOSITION} is above by", "seeds won", "p (t)", "p (Wilcoxon)"]
     return [["method", "seeds", "final %", "last %", *compared], *rows] if rows else []
+
+
+def search_table(out: Path, scenario: str) -> list[list[str]]:
+    """Return a row for each candidate of the search: validation scores of its models and of their means."""
+    file = HERE / "compositions" / f"search-{scenario}.jsonl"
+    if (found := out / file.name).exists():
+        file.parent.mkdir(exist_ok=True)
+        shutil.copyfile(found, file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    means = [name for name in lines[0]["scores"] if name != "last quarter"] if lines else []
+    rows = [
+        [line["candidate"], *(f"{100 * line['scores'][name]:.2f}" for name in means)]
+        for line in sorted(lines, key=lambda line: -max(line["scores"][name] for name in means))
+    ]
+    return [["candidate, η_g", *means], *rows] if rows else []
 
 
 def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
