@@ -15,7 +15,6 @@ from statistics import mean, stdev
 from typing import Any
 
 from attack_tables import attack_tables
-from composition_tables import SCENARIOS, composition_table, search_table
 from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
@@ -43,10 +42,10 @@ def main(out: Path) -> None:
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
+    tables |= {
+        f"search-{name}-mini": search(out, f"{name}-mini") for name in ("femnist", "shakespeare", "cxr8")
+    }
     tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}
-    for name, make in product(SCENARIOS, (search_table, composition_table)):
-        if rows := make(out, name):
-            tables[f"{make.__name__.removesuffix('_table')}-{name}"] = markdown(rows[0], rows[1:])
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():
         if table:
@@ -346,6 +345,21 @@ def privacy(out: Path) -> str:
         for row in rows
     ]
     return markdown(["method and protection", "σ", "ε", "final %"], cells)
+
+
+def search(out: Path, scenario: str) -> str:
+    """Return the validation scores of each candidate's models and of their means, best first; keep them."""
+    found = out / f"search-{scenario}.jsonl"
+    if not found.exists():
+        return ""
+    keep(found, f"compositions/{found.name}")
+    scores = {
+        entry["candidate"]: entry["scores"] for entry in map(json.loads, found.read_text().splitlines())
+    }
+    means = [name for name in next(iter(scores.values())) if name != "last quarter"]
+    best = sorted(scores, key=lambda candidate: -max(scores[candidate][name] for name in means))
+    rows = [[candidate, *percent(scores[candidate][name] for name in means)] for candidate in best]
+    return markdown(["candidate, η_g", *means], rows)
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

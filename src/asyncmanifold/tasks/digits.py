@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -80,7 +81,8 @@ def read_digits() -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     assert package is not None
     assert package.origin is not None
     file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    rows = np.loadtxt(file, dtype=np.int64, delimiter=",")
+    with gzip.open(file, "rt") as lines:
+        rows = np.array([line.split(",") for line in lines], dtype=np.int64)
     return rows[:, :-1], rows[:, -1]
 
 
