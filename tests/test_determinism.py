@@ -27,7 +27,7 @@ from asyncmanifold import (
 from asyncmanifold.execution.executors import InlineExecutor
 from asyncmanifold.files import load_tree
 from asyncmanifold.server.methods import COMPARED
-from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
+from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, start_interruptible, trace_of
 
 COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
 
@@ -156,10 +156,7 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
     subprocess.run([*command, tmp_path / "whole", "--quiet"], check=True)
     for attempt in range(5):
         parts = tmp_path / f"parts-{attempt}"
-        # A shell that starts this in the background ignores interrupts, and children inherit that.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        process = subprocess.Popen([*command, parts], stderr=subprocess.PIPE, text=True)
-        signal.signal(signal.SIGINT, before)
+        process = start_interruptible([*command, parts])
         trace = parts / "trace.jsonl"
         while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
             time.sleep(0.01)

@@ -21,7 +21,7 @@ from asyncmanifold.execution.placement import available_cores
 from asyncmanifold.experiments.given_tasks import method_configs
 from asyncmanifold.server.method_notes import METHOD_NOTES, Group
 from asyncmanifold.server.methods import COMPARED, METHODS
-from tiny import TRAINING, make_run, make_task, simulated, without_wall_times
+from tiny import TRAINING, make_run, make_task, simulated, start_interruptible, without_wall_times
 
 
 class Augmented(Dataset):
@@ -87,15 +87,11 @@ def test_a_run_tells_of_crowding_before_it_trains(monkeypatch):
 def test_ctrl_c_leaves_no_word_of_a_worker(tmp_path, command):
     """Ctrl-C goes to the whole group, as on a terminal; only the main process may speak."""
     whole = [sys.executable, "-m", "asyncmanifold", command[0], "digits", *command[1:], "--workers", "2"]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
-    process = subprocess.Popen(
+    process = start_interruptible(
         [*whole, "--set", "updates=5000", "--out", str(tmp_path / "runs")],
-        stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,
     )
-    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 60
     while (
         not any(file.stat().st_size for file in tmp_path.rglob("trace.jsonl")) and time.monotonic() < deadline

@@ -1,6 +1,8 @@
 """A task small enough that a run takes a fraction of a second, and ways to look at what a run left."""
 
 import json
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,12 @@ def trace_of(directory: Path) -> list[dict[str, Any]]:
 
 def of_kind(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == kind]
+
+
+def start_interruptible(command, **options):
+    """Start a process that Ctrl-C reaches, also where the shell of the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)

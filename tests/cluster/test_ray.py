@@ -18,7 +18,7 @@ from asyncmanifold import METHODS, CurveCodec, Score
 from asyncmanifold.commands.cli import main
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution import ray_workers
-from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, trace_of
+from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, start_interruptible, trace_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from own_cache import CachedMean
@@ -191,15 +191,9 @@ def test_no_cluster_is_one_line(tmp_path, capsys):
 def test_ctrl_c_ends_a_local_ray_and_leaves_a_run_that_resume_continues(tmp_path):
     command = [sys.executable, "-m", "asyncmanifold", "run", "digits", "--method", "fedasync"]
     command += ["--set", "updates=300", "--out"]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
-    process = subprocess.Popen(
-        [*command, tmp_path / "parts", "--executor", "ray"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    process = start_interruptible(
+        [*command, tmp_path / "parts", "--executor", "ray"], stdout=subprocess.PIPE, start_new_session=True
     )
-    signal.signal(signal.SIGINT, before)
     trace = tmp_path / "parts" / "trace.jsonl"
     while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
         assert process.poll() is None, process.communicate()
