@@ -37,6 +37,7 @@ CODECS = ("float32", "fp16", "int8", "curve")
 def main(out: Path) -> None:
     tables = {f"{name}-mini": scenario_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {"central": central(out), "ablation": ablation(out), "local-epochs": local_epochs(out)}
+    tables |= {"local-epochs-threshold-1": local_epochs_at_1(out)}
     tables |= {f"paper-{name}": paper_table(out, name) for name in ("femnist", "shakespeare", "cxr8")}
     tables |= {name: curved(out, name) for name in ("sphere", "hyperbolic")}
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
@@ -218,6 +219,16 @@ def local_epochs(out: Path) -> str:
     return markdown(["method", *(f"K = {k}" for k in EPOCHS), *(f"paper: K = {k}" for k in EPOCHS)], rows)
 
 
+def local_epochs_at_1(out: Path) -> str:
+    """Return the accuracy of both curve methods by local epochs with ϑ = 1, at the last evaluation."""
+    files = [out / f"local-epochs-{epochs}-threshold-1" / "compare.json" for epochs in EPOCHS]
+    if not all(file.exists() for file in files):
+        return ""
+    found = [json.loads(file.read_text())["methods"] for file in files]
+    rows = [[m, *percent([methods[m]["last"]["mean"] for methods in found])] for m in found[0]]
+    return markdown(["method", *(f"K = {k}" for k in EPOCHS)], rows)
+
+
 def epochs_figure(lines: dict[str, list[float]]) -> Figure:
     rows = [
         {"method": method, "epochs": k, "accuracy": value}
@@ -255,18 +266,16 @@ def curved(out: Path, scenario: str) -> str:
 
 def thresholds(out: Path) -> str:
     """Return both curve methods with ϑ = 0 and 1, over the seeds that are finished, and keep the numbers."""
-    rows, kept = [], {}
+    rows, kept = [], json.loads((HERE / "thresholds.json").read_text())
     for threshold in (0, 1):
-        files = sorted((out / f"threshold-{threshold}").glob("*/seed-*/summary.json"))
-        kept[f"threshold-{threshold}"] = table = tabulate(json.loads(file.read_text()) for file in files)
-        for method, row in table.items():
+        if files := sorted((out / f"threshold-{threshold}").glob("*/seed-*/summary.json")):
+            kept[f"threshold-{threshold}"] = tabulate(json.loads(file.read_text()) for file in files)
+        for method, row in kept[f"threshold-{threshold}"].items():
             scores = [spread(row[key], 100.0, 2) for key in ("final", "best")]
             reached = spread(row["rounds_to_target"], 1.0, 0, row["runs"])
             rows.append(
                 [method, str(threshold), str(row["runs"]), *scores, reached, spread(row["gini"], 100.0, 2)]
             )
-    if not rows:
-        return ""
     (HERE / "thresholds.json").write_text(json.dumps(kept, indent=2) + "\n")
     heads = ["method", "ϑ", "seeds", "final %", "best %", "T_e", "Gini ×100"]
     return markdown(heads, sorted(rows))

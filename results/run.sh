@@ -69,13 +69,15 @@ thresholds() { # ϑ = 1, the paper's for FEMNIST, against the 0 of the tables ab
       --set threshold=$threshold --set channels_last=true
   done
 }
-local_epochs() { # and with curves started on the chord, at their own learning rates
+local_epochs() { # and with curves started on the chord, at their own learning rates; and with the paper's ϑ
   for epochs in 1 2 5 10; do
     settings=(--set updates=64 --set evaluate_every=16 --set channels_last=true
       --set point_epochs=$epochs --set curve_epochs=$((epochs < 2 ? epochs : 2)))
     compare femnist-mini femnist.npz "local-epochs-$epochs" 0 "${settings[@]}" \
       --methods fedasync,fedortho,fedgs,dcasgd,fedbuff,asyncbezier,asyncbezier-ed
     compare on-chord femnist.npz "local-epochs-$epochs-on-chord" 0 "${settings[@]}" --set interior_start=chord \
+      --methods asyncbezier,asyncbezier-ed
+    compare femnist-mini femnist.npz "local-epochs-$epochs-threshold-1" 0 "${settings[@]}" --set threshold=1 \
       --methods asyncbezier,asyncbezier-ed
   done
 }
@@ -106,15 +108,15 @@ privacy() { # score against ε on the digits; the noise cannot be repeated, so t
     --out "$out/privacy" --resume
   asyncmanifold report "$out/privacy"
 }
-surfaces() { # discs against curves and tangent steps; on digits the others have the scenario's rates
+surfaces() { # discs against curves and tangent steps, which have the scenario's rates on digits, and are in femnist's table
   some=asyncsgd,asyncbezier,asyncdisc
   asyncmanifold tune digits --method asyncdisc --values 0.5,1,2,3 --seeds 100 \
     --out "$out/surfaces-digits-tune" --resume
   asyncmanifold compare "$out/surfaces-digits-tune/tuned.toml" --methods $some --seeds 0,1,2 \
     --out "$out/surfaces-digits" --resume
-  asyncmanifold tune femnist-mini --data "$data/femnist.npz" --method $some --values 0.25,0.5,1,2 --seeds 100 \
+  asyncmanifold tune femnist-mini --data "$data/femnist.npz" --method asyncdisc --values 0.5,1 --seeds 100 \
     --out "$out/surfaces-femnist-tune" --resume --set channels_last=true
-  compare surfaces-femnist femnist.npz surfaces-femnist 0,1,2 --methods $some --set channels_last=true
+  compare surfaces-femnist femnist.npz surfaces-femnist 0,1,2 --methods asyncdisc --set channels_last=true
 }
 uploads() { # what codecs cost: three methods, two tasks; femnist is shorter than in its own table
   some=fedasync,fedbuff,asyncbezier

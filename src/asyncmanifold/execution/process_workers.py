@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pickle import PicklingError
 from typing import Any
 
@@ -40,8 +42,7 @@ class ProcessWorkers(Workers):
     """Worker processes.
 
     A slot of shared memory holds a job's base model and, once trained, its offsets; the server reads them
-    there, so they are never copied through a pipe. Processes are spawned, since forking a process that runs
-    threads, as torch does, is not safe.
+    there, so they are never copied through a pipe.
     """
 
     def __init__(self, recipe: Recipe, count: int) -> None:
@@ -55,7 +56,7 @@ class ProcessWorkers(Workers):
         self._replies: dict[int, Any] = {}  # by job number
         self._load: dict[Connection, int] = {}  # worker -> jobs it has
         self._processes = []
-        context = multiprocessing.get_context("spawn")
+        context = worker_context()
         try:
             for device in spread_devices(recipe.device, count):
                 ours, theirs = context.Pipe()
@@ -126,6 +127,20 @@ class ProcessWorkers(Workers):
         for process in self._processes:
             process.terminate()
             process.join()
+
+
+def worker_context() -> ForkServerContext | SpawnContext:
+    """Return how worker processes are started, now and later in this process.
+
+    Forking a process that runs threads, as torch does, is not safe. On Linux workers are forked from a server
+    process that has loaded torch and started no thread, so that many of them load it once; elsewhere, where
+    system libraries may not be forked either, each is a new Python.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from asyncmanifold.configuration.python_tasks import PythonTask
 from asyncmanifold.errors import InputError, RunError
 from asyncmanifold.execution.importable import check_importable
 from asyncmanifold.execution.placement import Placement
-from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupts
+from asyncmanifold.execution.process_workers import NOT_STARTED, block_interrupts, worker_context
 from asyncmanifold.progress import Display, display, is_watched
 from asyncmanifold.results import Result
 from asyncmanifold.session.journal import Records
@@ -134,10 +134,9 @@ class ManyRuns:
     def _run_in_processes(
         self, configs: Mapping[Key, Config], watcher: ManyRunsWatcher
     ) -> dict[Key, FinishedRun]:
-        """Run in processes. They are spawned: forking a process that runs threads, as torch does, is not
-        safe."""
+        """Run in processes."""
         check_importable(list(configs.values()))
-        context = multiprocessing.get_context("spawn")
+        context = worker_context()
         reports: Any = context.Queue()
         runs: dict[Key, FinishedRun] = {}
         with ProcessPoolExecutor(
