@@ -24,12 +24,18 @@ from asyncmanifold import (
     Schedule,
     ServerMomentum,
 )
+from asyncmanifold.commands.cli import main
 from asyncmanifold.execution.executors import InlineExecutor
 from asyncmanifold.files import load_tree
 from asyncmanifold.server.methods import COMPARED
 from tiny import EVENTFUL, TRAINING, make_run, make_task, simulated, start_interruptible, trace_of
 
-COMMAND = [sys.executable, "-m", "asyncmanifold", "run", "digits"]
+PROGRAM = [sys.executable, "-m", "asyncmanifold"]
+
+
+def complete(*arguments) -> None:
+    """Run a command to its end, in this process."""
+    assert main([str(argument) for argument in arguments]) == 0
 
 
 def run(out: Path, method="asyncbezier", schedule=EVENTFUL, updates=40, **options):
@@ -130,12 +136,12 @@ def test_a_run_may_be_resumed_with_other_workers(tmp_path, monkeypatch):
 
 def test_a_killed_process_continues_to_the_same_bits(tmp_path):
     """kill -9 at random moments, then --resume; the checkpoints are as frequent as can be."""
-    command = [*COMMAND, "--method", "asyncbezier", "--quiet", "--set", "updates=60"]
+    command = ["run", "digits", "--method", "asyncbezier", "--quiet", "--set", "updates=60"]
     command += ["--set", "checkpoint_seconds=0", "--out"]
-    subprocess.run([*command, tmp_path / "whole"], check=True)
+    complete(*command, tmp_path / "whole")
     moments, kills = random.Random(3), 0
     for _ in range(4):
-        process = subprocess.Popen([*command, tmp_path / "parts", "--resume"])
+        process = subprocess.Popen([*PROGRAM, *command, tmp_path / "parts", "--resume"])
         trace = tmp_path / "parts" / "trace.jsonl"
         size = trace.stat().st_size if trace.exists() else 0
         while process.poll() is None and (not trace.exists() or trace.stat().st_size <= size):
@@ -145,18 +151,18 @@ def test_a_killed_process_continues_to_the_same_bits(tmp_path):
             process.kill()
             kills += 1
         process.wait()
-    subprocess.run([*command, tmp_path / "parts", "--resume"], check=True)
+    complete(*command, tmp_path / "parts", "--resume")
     assert kills >= 2
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
     """With a checkpoint, unless the signal falls into the moment in which an update is absorbed."""
-    command = [*COMMAND, "--method", "fedasync", "--set", "updates=150", "--out"]
-    subprocess.run([*command, tmp_path / "whole", "--quiet"], check=True)
+    command = ["run", "digits", "--method", "fedasync", "--set", "updates=150", "--out"]
+    complete(*command, tmp_path / "whole", "--quiet")
     for attempt in range(5):
         parts = tmp_path / f"parts-{attempt}"
-        process = start_interruptible([*command, parts])
+        process = start_interruptible([*PROGRAM, *command, parts])
         trace = parts / "trace.jsonl"
         while not trace.exists() or trace.read_bytes().count(b"\n") < 20:
             time.sleep(0.01)
@@ -166,7 +172,7 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(tmp_path):
         assert "with --resume continues" in said
         assert not (parts / "summary.json").exists()
         has_checkpoint = (parts / "checkpoint.safetensors").exists()
-        subprocess.run([*command, parts, "--quiet", "--resume"], check=True)
+        complete(*command, parts, "--quiet", "--resume")
         assert_same(tmp_path / "whole", parts)
         if has_checkpoint:
             return
@@ -191,7 +197,7 @@ def test_a_checkpoint_that_cannot_be_written_costs_nothing(tmp_path):
     assert not list((tmp_path / "full").glob("*.draft"))
     checkpoint = load_tree(tmp_path / "full" / "checkpoint.safetensors")  # the last complete one
     assert checkpoint["state"]["updates"] < 30
-    subprocess.run([*COMMAND[:-2], *options, tmp_path / "free", "--quiet"], check=True)
+    complete(*options, tmp_path / "free", "--quiet")
     assert_same(tmp_path / "full", tmp_path / "free")
 
 
@@ -205,7 +211,7 @@ def test_a_trace_that_cannot_be_written_stops_a_run_that_can_be_resumed(tmp_path
     assert stopped.stderr.count("\n") == 1
     assert "File too large" in stopped.stderr
     for name, more in (("parts", ["--resume"]), ("whole", [])):
-        subprocess.run([*COMMAND[:-2], *options, tmp_path / name, *more], check=True)
+        complete(*options, tmp_path / name, *more)
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
