@@ -12,17 +12,26 @@ def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str
 
 CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
+LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: down to a tenth at the end
 
 CANDIDATES = {
     **at("asyncsgd", 2, 3),
-    **at("fedasync", 5),
+    **at("fedasync", 3, 5),
+    **at("fedortho", 2, 3, 4),
+    **at("fedortho", 3, 4, label="linear-fedortho", **LINEAR),
     **at("dcasgd", 2, 3),
     **at("asyncsgd", 5, label="decaying", rate_schedule="decaying", decay_period=32),
+    **at("dcasgd", 3, 4, label="linear-dcasgd", **LINEAR),
+    **at("asyncsgd", 3, 4, label="linear", **LINEAR),
+    **at("ace", 0.25, 0.5),
+    **at("fedfa", 2, 3),
+    **at("fadas", 0.003, 0.01),
     **at("asyncsgd", 0.3, label="momentum", server_optimizer="momentum"),
     **at("dcasgd", 0.3, label="momentum-dcasgd", server_optimizer="momentum"),
     **at("rescaled", 2),
     **at("asyncbezier", 1, 2, label="chord", **CHORD),
     **at("asyncbezier", 1, 2, label="trajectory", **TRAJECTORY, point_epochs=4, curve_epochs=0),
+    **at("asyncbezier", 1, 2, label="short-trajectory", **TRAJECTORY, point_epochs=2, curve_epochs=0),
     **at("asyncbezier", 1, label="trajectory-trained", **TRAJECTORY),
     **at("asyncbezier", 1, label="fewer-curve-epochs", **CHORD, point_epochs=3, curve_epochs=1),
     **at("asyncbezier", 1, label="proximal", **CHORD, proximal=0.1),

@@ -2,7 +2,8 @@
 
 What averaging returns does not change a run's way: one run without averaging gives the score of every mean.
 Each candidate is run once with the seed 100, which no table has, and a line of JSON is appended to OUT,
-so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables.
+so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables; the last
+one is kept beside it.
 """
 
 import argparse
@@ -60,22 +61,29 @@ def score(scenario: str, data: str, name: str) -> dict:
     """Run a candidate and return its scores by mean, all on validation data."""
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
+    updates = load_config(scenario, method, data=data or None).run.updates
+    settings = {key: value.format(updates=updates) for key, value in settings.items()}
     config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
     means = ManyMeans(config.build_task(), config.run)
     run_config(config, Records(observer=means))
-    return {"candidate": name, "scores": {each: mean(found) for each, found in means.scores.items()}}
+    last = {each: found[-1] for each, found in means.scores.items()}
+    return {
+        "candidate": name,
+        "scores": {each: mean(found) for each, found in means.scores.items()},
+        "last": last,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("scenario", "data", "out"):
         parser.add_argument(name)
-    parser.add_argument("--only", default="", help="candidates whose name contains this")
+    parser.add_argument("--only", default="", help="candidates whose name starts so")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     out = Path(given.out)
     done = {json.loads(line)["candidate"] for line in out.read_text().splitlines()} if out.exists() else set()
-    names = [name for name in CANDIDATES if given.only in name and name not in done]
+    names = [name for name in CANDIDATES if name.startswith(given.only) and name not in done]
     with ProcessPoolExecutor(given.workers) as pool, out.open("a") as file:
         runs = [pool.submit(score, given.scenario, given.data, name) for name in names]
         for found in (run.result() for run in as_completed(runs)):
