@@ -2,8 +2,8 @@
 
 What averaging returns does not change a run's way: one run without averaging gives the score of every mean.
 Each candidate is run once with the seed 100, which no table has, and a line of JSON is appended to OUT,
-so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables, with
-the last one beside it.
+so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables;
+the last one is beside it.
 """
 
 import argparse
