@@ -15,6 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from attack_tables import attack_tables
+from composition_tables import composition_table
 from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
@@ -43,9 +44,10 @@ def main(out: Path) -> None:
     tables |= {"landscape": landscapes(out), "thresholds": thresholds(out)}
     tables |= {name: comparison(out, name) for name in ("on-chord", "tunnels", *SURFACES)}
     tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
-    tables |= {
-        f"search-{name}-mini": search(out, f"{name}-mini") for name in ("femnist", "shakespeare", "cxr8")
-    }
+    for scenario in ("femnist-mini", "shakespeare-mini", "cxr8-mini"):
+        tables[f"search-{scenario}"] = search(out, scenario)
+        if rows := composition_table(out, scenario):
+            tables[f"composition-{scenario}"] = markdown(rows[0], rows[1:])
     tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}
     readme = (HERE / "README.md").read_text()
     for name, table in tables.items():

@@ -140,6 +140,14 @@ search() { # for a composition of parts that is better than published methods, o
     python "$here/search_compositions.py" "${pair%%:*}" "$data/${pair#*:}" "$out/search-${pair%%:*}.jsonl"
   done
 }
+compositions() { # what the search found against published methods, five seeds, the same bits everywhere; not a default
+  for pair in femnist-mini:femnist.npz shakespeare-mini:shakespeare_speeches.jsonl.gz cxr8-mini:cxr8_128.npz; do
+    scenario=${pair%%:*}
+    asyncmanifold compare "$here/$scenario/tuned.toml" --data "$data/${pair#*:}" --portable --seeds 0,1,2,3,4 --resume \
+      --methods "${METHODS:-orthomean,dcasgd,fedasync,asyncsgd,fedortho}" --out "$out/compositions-$scenario" \
+      --set channels_last=true
+  done
+}
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
     --resume ${UPDATES:+--set "updates=$UPDATES"} "${@:3}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, floor, sqrt
+from math import ceil, floor, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,7 @@ class ReferenceServer:
     global_lr: float = 1.0
     average_from: int | None = None
     average_every: int = 1
+    tail_power: int | None = None
 
     updates: int = 0
     models: list[np.ndarray] = field(default_factory=list)
@@ -149,6 +150,9 @@ class ReferenceServer:
                 self.averaged.append(self.theta)
 
     def returned(self) -> np.ndarray:
+        if self.tail_power is not None:  # model t counts as t (t + 1) … (t + k − 1), about t^k
+            weights = [prod(range(t, t + self.tail_power)) for t in range(1, len(self.models))]
+            return np.average(self.models[1:], axis=0, weights=weights)
         return np.mean(self.averaged, axis=0) if self.averaged else self.theta
 
     def _corrected(self, offsets: np.ndarray, drift: np.ndarray) -> np.ndarray:

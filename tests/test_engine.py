@@ -65,9 +65,9 @@ def test_a_slow_replay_of_the_trace_gives_the_same_model(name):
         if state.version < record["version"]:
             state = flush(method, state)  # a synchronous round is complete
         versions[state.version] = (state.theta.clone(), state.statistics)
-    final = FlatModel(result.model)
-    assert torch.equal(final.vector, state.theta)
-    assert torch.equal(final.read_statistics().floats, state.statistics.floats)
+    final, (theta, statistics) = FlatModel(result.model), state.returned()
+    assert torch.equal(final.vector, theta)
+    assert torch.equal(final.read_statistics().floats, statistics.floats)
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff", "asyncbezier"])

@@ -1,4 +1,4 @@
-"""What each published method is: one line, its rule, its source, and where this library differs from it."""
+"""What each method is: one line, its rule, its source, and where this library differs from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Group = Literal["asynchronous", "buffered", "cached", "adaptive", "curves", "syn
 
 @dataclass(frozen=True, kw_only=True)
 class MethodNote:
-    """The description of one published method.
+    """The description of one method.
 
     Rules use the library's notation: v is the offset that a client sends, d the drift of the model since the
     client's base version, τ the staleness, w the client's share of all examples, η_g ``global_lr``.
@@ -55,6 +55,14 @@ METHOD_NOTES: dict[str, MethodNote] = {
         rule="Θ ← Θ + w η_g v', with v' = v − (⟨v,d⟩/⟨d,d⟩) d if ⟨v,d⟩ ≤ 0, else v' = v",
         reference="Yu et al.: Gradient Surgery for Multi-Task Learning, NeurIPS 2020; here on updates, after "
         "the paper",
+    ),
+    "orthomean": MethodNote(
+        group="asynchronous",
+        summary="FedOrtho with steps three times as long; what is returned is a mean of late models",
+        rule="Θ ← Θ + w η_g (v − (⟨v,d⟩/⟨d,d⟩) d); returned is M ← M + 8/(t + 7) (Θ − M), t = 1, 2, …",
+        reference="This library, by a search over compositions of parts on validation data "
+        "(results/README.md); the mean: Shamir, Zhang: Stochastic Gradient Descent for Non-smooth "
+        "Optimization, ICML 2013 (arXiv 1212.1824), over about an eighth of the run",
     ),
     "dcasgd": MethodNote(
         group="adaptive",

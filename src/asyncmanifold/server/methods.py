@@ -12,7 +12,7 @@ from asyncmanifold.geometry.embeddings import Bezier, Embedding, Point
 from asyncmanifold.geometry.surfaces import Disc
 from asyncmanifold.privacy.protection import Protection
 from asyncmanifold.server.adaptive_optimizers import ServerAMSGrad
-from asyncmanifold.server.averaging import AveragedModel
+from asyncmanifold.server.averaging import AveragedModel, TailAveraging
 from asyncmanifold.server.buffer import Barrier, Buffer, StepBuffer
 from asyncmanifold.server.caches import CalibratedBuffer, EveryClient, RecentClients
 from asyncmanifold.server.codecs import Codec
@@ -170,6 +170,7 @@ METHODS: dict[str, Method] = {
     "asyncsgd": Method(correction=Tangent()),
     "fedortho": Method(correction=OrthoDC(1.0)),
     "fedgs": Method(correction=OrthoDC(0.0)),
+    "orthomean": Method(correction=OrthoDC(1.0), averaging=TailAveraging(0.125), global_lr=3.0),
     "dcasgd": Method(correction=DelayCompensation(2.0)),
     "delay-adaptive": Method(staleness=DelayAdaptive()),
     "rescaled": Method(staleness=SpeedRescaled()),
@@ -190,7 +191,7 @@ METHODS: dict[str, Method] = {
     "asyncdisc": Method(embedding=Disc(2), correction=OrthoDC(0.0)),
     "fedavg": Method(buffer=Barrier()),
 }
-"""Every published method by its name."""
+"""Every published method by its name, and ``orthomean``, which this library has found."""
 COMPARED = (
     *("fedasync", "asyncsgd", "fedortho", "fedgs", "dcasgd", "fedbuff", "asyncfeded"),
     *("asyncbezier", "asyncbezier-ed", "asyncdisc", "fedavg"),

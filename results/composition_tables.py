@@ -1,0 +1,74 @@
+"""The tables of a composition against published methods, from results/run.sh's step ``compositions``.
+
+Runs are added to compositions/SCENARIO.json, a few at a time: they are in portable arithmetic, so that it
+does not matter which machine made them.
+"""
+
+import json
+from pathlib import Path
+from statistics import mean, stdev
+
+from scipy.stats import ttest_rel, wilcoxon
+
+HERE = Path(__file__).parent
+COMPOSITION = "orthomean"
+"""The composition that the search found; all others in the tables are published methods."""
+
+
+def composition_table(out: Path, scenario: str) -> list[list[str]]:
+    """Return a row for each method, best first: its scores, and how far the composition is above it.
+
+    p is that of the paired t-test over seeds, two-sided, and of Wilcoxon's signed-rank test over the last
+    five evaluations of every seed, which are not independent of each other.
+    """
+    runs = stored_runs(out, scenario)
+    ours = runs.get(COMPOSITION, {})
+    rows = []
+    for method in sorted(runs, key=lambda name: -mean(run["final"] for run in runs[name].values())):
+        found = runs[method]
+        scores = [spread(found, key) for key in ("final", "last")]
+        rows.append([method, str(len(found)), *scores, *gain(ours, found)])
+    compared = [f"{COMPOSITION} is above by", "seeds won", "p (t)", "p (Wilcoxon)"]
+    return [["method", "seeds", "final %", "last %", *compared], *rows] if rows else []
+
+
+def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
+    """Return all runs by method and seed: those stored before, and those in ``out``, which are stored too."""
+    file = HERE / "compositions" / f"{scenario}.json"
+    runs = json.loads(file.read_text()) if file.exists() else {}
+    made = sorted((out / f"compositions-{scenario}").glob("*/seed-*/summary.json"))
+    for summary in (json.loads(path.read_text()) for path in made):
+        trace = [json.loads(line) for line in (out_trace(out, scenario, summary)).read_text().splitlines()]
+        scores = [record[summary["metric"]] for record in trace if record["kind"] == "evaluation"]
+        kept = {"final": summary["final"], "last": summary["last"], "evaluations": scores[-5:]}
+        runs.setdefault(summary["method"], {})[str(summary["seed"])] = kept
+    if made:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
+    return runs
+
+
+def out_trace(out: Path, scenario: str, summary: dict) -> Path:
+    return out / f"compositions-{scenario}" / summary["method"] / f"seed-{summary['seed']}" / "trace.jsonl"
+
+
+def spread(runs: dict[str, dict], key: str) -> str:
+    values = [100 * run[key] for run in runs.values()]
+    return f"{mean(values):.2f}" + (f"±{stdev(values):.2f}" if len(values) > 1 else "")
+
+
+def gain(ours: dict[str, dict], theirs: dict[str, dict]) -> list[str]:
+    """Return how far our runs are above theirs with the same seeds, how many are, and how sure that is."""
+    seeds = sorted({*ours} & {*theirs})
+    if len(seeds) < 2 or ours is theirs:
+        return ["–"] * 4
+    pairs = [(ours[seed]["final"], theirs[seed]["final"]) for seed in seeds]
+    apart = [100 * (one - other) for one, other in pairs]
+    each = [
+        one - other
+        for seed in seeds
+        for one, other in zip(ours[seed]["evaluations"], theirs[seed]["evaluations"], strict=True)
+    ]
+    won = f"{sum(value > 0 for value in apart)} of {len(seeds)}"
+    probable = (ttest_rel(*zip(*pairs, strict=True)).pvalue, wilcoxon(each).pvalue)
+    return [f"{mean(apart):.2f}±{stdev(apart):.2f}", won, *(f"{p:.2g}" for p in probable)]
