@@ -49,6 +49,7 @@ def test_a_method_page_says_what_is_sent_and_kept(pages):
     assert "| kept by the server besides the model, in numbers | P |" in pages["methods/dcasgd.md"]
     assert "| sent back, per update | 4 P bytes |" in pages["methods/fedbuff.md"]
     assert "| kept by the server besides the model, in numbers | P held |" in pages["methods/fedbuff.md"]
+    assert "in numbers | P |" in pages["methods/orthomean.md"]
     assert "in numbers | 2 P + n × P |" in pages["methods/ca2fl.md"]
     assert "in numbers | P + 5 × P |" in pages["methods/fedfa.md"]
 

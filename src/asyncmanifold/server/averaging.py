@@ -28,6 +28,11 @@ class AveragedModel(Part):
     0.5
     """
 
+    @property
+    def memory_size(self) -> str:
+        """What the mean takes, for P parameters."""
+        return "P"
+
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
         """Return the memory with the state's model added: the mean, and how many models it is made of."""
         count = memory.get("count", 0) + 1
@@ -123,6 +128,11 @@ class Averaging(AveragedModel):
     def __post_init__(self) -> None:
         check(self, average_from="at least 0", average_every="at least 1", curve_degree="at least 1")
         check(self, curve_dimension="between 1 and 2")
+
+    @property
+    def memory_size(self) -> str:
+        """What the mean takes, and with a curve the averaged models too."""
+        return super().memory_size if self.curve_degree is None else "P + P per averaged model"
 
     def include(self, memory: Memory, state: ServerState, space: Space = FLAT) -> Memory:
         """Return the memory with the state's model added, if its version is one to average."""
