@@ -204,11 +204,8 @@ def local_epochs(out: Path) -> str:
     """Return the accuracy by local epochs as a table, beside the paper's, and draw it."""
     ours: dict[str, list[float]] = {}
     for start in ("", "-on-chord"):
-        files = [out / f"local-epochs-{epochs}{start}" / "compare.json" for epochs in EPOCHS]
-        if not all(file.exists() for file in files):
-            continue
-        found = [json.loads(file.read_text())["methods"] for file in files]
-        ours |= {f"{m}{start}": [100 * methods[m]["final"]["mean"] for methods in found] for m in found[0]}
+        found = compared_by_epochs(out, start)
+        ours |= {f"{m}{start}": [100 * row["final"]["mean"] for row in rows] for m, rows in found.items()}
     if not ours:
         return ""
     (HERE / "local-epochs.svg").write_text(as_svg(epochs_figure(ours)))
@@ -223,12 +220,18 @@ def local_epochs(out: Path) -> str:
 
 def local_epochs_at_1(out: Path) -> str:
     """Return the accuracy of both curve methods by local epochs with ϑ = 1, at the last evaluation."""
-    files = [out / f"local-epochs-{epochs}-threshold-1" / "compare.json" for epochs in EPOCHS]
+    found = compared_by_epochs(out, "-threshold-1")
+    rows = [[m, *percent(row["last"]["mean"] for row in rows)] for m, rows in found.items()]
+    return markdown(["method", *(f"K = {k}" for k in EPOCHS)], rows) if rows else ""
+
+
+def compared_by_epochs(out: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """Return each method's numbers for every K, or nothing while some are missing."""
+    files = [out / f"local-epochs-{epochs}{kind}" / "compare.json" for epochs in EPOCHS]
     if not all(file.exists() for file in files):
-        return ""
+        return {}
     found = [json.loads(file.read_text())["methods"] for file in files]
-    rows = [[m, *percent([methods[m]["last"]["mean"] for methods in found])] for m in found[0]]
-    return markdown(["method", *(f"K = {k}" for k in EPOCHS)], rows)
+    return {method: [methods[method] for methods in found] for method in found[0]}
 
 
 def epochs_figure(lines: dict[str, list[float]]) -> Figure:

@@ -37,8 +37,9 @@ def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
     file = HERE / "compositions" / f"{scenario}.json"
     runs = json.loads(file.read_text()) if file.exists() else {}
     made = sorted((out / f"compositions-{scenario}").glob("*/seed-*/summary.json"))
-    for summary in (json.loads(path.read_text()) for path in made):
-        trace = [json.loads(line) for line in (out_trace(out, scenario, summary)).read_text().splitlines()]
+    for path in made:
+        summary = json.loads(path.read_text())
+        trace = map(json.loads, path.with_name("trace.jsonl").read_text().splitlines())
         scores = [record[summary["metric"]] for record in trace if record["kind"] == "evaluation"]
         kept = {"final": summary["final"], "last": summary["last"], "evaluations": scores[-5:]}
         runs.setdefault(summary["method"], {})[str(summary["seed"])] = kept
@@ -46,10 +47,6 @@ def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
     return runs
-
-
-def out_trace(out: Path, scenario: str, summary: dict) -> Path:
-    return out / f"compositions-{scenario}" / summary["method"] / f"seed-{summary['seed']}" / "trace.jsonl"
 
 
 def spread(runs: dict[str, dict], key: str) -> str:
