@@ -202,10 +202,13 @@ class CalibratedBuffer(ClientCache):
 
 
 def added(vectors: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Return the sum of vectors, in their order, in the precision of ``like``."""
-    total = torch.zeros_like(like)
-    for vector in vectors:
-        total += vector.to(total.device)  # those on disk are not on a server's device
+    """Return the sum of vectors, in their order, in the precision of ``like``; the sum is written once."""
+    total = torch.empty_like(like)
+    pieces = [blocks(vector) for vector in vectors]
+    for number, target in enumerate(blocks(total)):
+        target.zero_()
+        for piece in pieces:
+            target += piece[number].to(target.device)  # those on disk are not on a server's device
     return total
 
 
