@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)  ## create the environment in .venv
 
-demo: install  ## compare the paper's methods on scikit-learn's digits and print the table
+demo: install  ## compare the main methods on scikit-learn's digits and print the table
 	@rm -rf build/demo
 	$(BIN)/asyncmanifold compare digits --portable --seeds 0,1 --out build/demo
 	$(BIN)/asyncmanifold report build/demo

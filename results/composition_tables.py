@@ -1,7 +1,6 @@
 """The tables of a composition against published methods, from results/run.sh's step ``compositions``.
 
-Runs are added to compositions/SCENARIO.json, a few at a time: they are in portable arithmetic, so that it
-does not matter which machine made them.
+Runs are added to compositions/SCENARIO.json, a few at a time, with the processor that made them.
 """
 
 import json
@@ -42,6 +41,7 @@ def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
         trace = map(json.loads, path.with_name("trace.jsonl").read_text().splitlines())
         scores = [record[summary["metric"]] for record in trace if record["kind"] == "evaluation"]
         kept = {"final": summary["final"], "last": summary["last"], "evaluations": scores[-5:]}
+        kept["processor"] = summary["arithmetic"]["cpu"]
         runs.setdefault(summary["method"], {})[str(summary["seed"])] = kept
     if made:
         file.parent.mkdir(exist_ok=True)

@@ -13,6 +13,11 @@ def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str
 CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
 LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: down to a tenth at the end
+QUICK, SLOW = {"local_lr": "{twice_local_lr}"}, {"local_lr": "{half_local_lr}"}
+NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
+QUICKER, QUICKEST = {"local_lr": "{four_times_local_lr}"}, {"local_lr": "{eight_times_local_lr}"}
+WARM = {"warm_up": 0.3}  # of a job's steps
+SETTLING = {**QUICK, "local_schedule": "linear"}  # within every job, down to 0
 
 CANDIDATES = {
     **at("asyncsgd", 2, 3),
@@ -36,4 +41,25 @@ CANDIDATES = {
     **at("asyncbezier", 1, label="fewer-curve-epochs", **CHORD, point_epochs=3, curve_epochs=1),
     **at("asyncbezier", 1, label="proximal", **CHORD, proximal=0.1),
     **at("asyncsgd", 1, 2, label="four-epochs", point_epochs=4),
+    **at("fedortho", 3, 6, label="distance-fedortho", decay=1),
+    **at("fedortho", 3, label="settling-fedortho", **SETTLING),
+    **at("fedortho", 2, 3, label="quick-fedortho", **QUICK),
+    **at("fedortho", 3, label="quicker-fedortho", **QUICKER),
+    **at("asyncsgd", 1, 2, label="quick-asyncsgd", **QUICK),
+    **at("asyncsgd", 1, label="quicker-asyncsgd", **QUICKER),
+    **at("dcasgd", 1, 2, label="quick-dcasgd", **QUICK),
+    **at("fedasync", 2, 3, label="quick-fedasync", **QUICK),
+    **at("fedortho", 3, label="slow-fedortho", **SLOW),
+    **at("fedortho", 3, label="warm-fedortho", **WARM),
+    **at("fedortho", 3, label="warm-quick-fedortho", **WARM, **QUICK),
+    **at("fedortho", 3, label="falling-fedortho", local_schedule="linear"),
+    **at("fedortho", 3, label="nimble-fedortho", **NIMBLE),
+    **at("dcasgd", 2, label="nimble-dcasgd", **NIMBLE),
+    **at("fedortho", 3, label="quick-distance-fedortho", decay=1, **QUICK),
+    **at("fedortho", 3, label="quicker-distance-fedortho", decay=1, **QUICKER),
+    **at("fedortho", 3, label="quickest-distance-fedortho", decay=1, **QUICKEST),
+    **at("asyncsgd", 1, label="quickest-asyncsgd", **QUICKEST),
+    **at("dcasgd", 1, 2, label="quicker-dcasgd", **QUICKER),
+    **at("fedgs", 2, label="quick-fedgs", **QUICK),
+    **at("fedgs", 2, label="quicker-fedgs", **QUICKER),
 }

@@ -140,11 +140,11 @@ search() { # for a composition of parts that is better than published methods, o
     python "$here/search_compositions.py" "${pair%%:*}" "$data/${pair#*:}" "$out/search-${pair%%:*}.jsonl"
   done
 }
-compositions() { # what the search found against published methods, five seeds, the same bits everywhere; not a default
+compositions() { # what the search found against published methods, five seeds; not a default
   for pair in femnist-mini:femnist.npz shakespeare-mini:shakespeare_speeches.jsonl.gz cxr8-mini:cxr8_128.npz; do
     scenario=${pair%%:*}
-    asyncmanifold compare "$here/$scenario/tuned.toml" --data "$data/${pair#*:}" --portable --seeds 0,1,2,3,4 --resume \
-      --methods "${METHODS:-orthomean,dcasgd,fedasync,asyncsgd,fedortho}" --out "$out/compositions-$scenario" \
+    asyncmanifold compare "$here/$scenario/tuned.toml" --data "$data/${pair#*:}" --seeds 0,1,2,3,4 --resume \
+      --methods "${METHODS:-orthomean,dcasgd,fedasync,asyncsgd,fedgs}" --out "$out/compositions-$scenario" \
       --set channels_last=true
   done
 }

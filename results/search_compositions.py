@@ -61,8 +61,11 @@ def score(scenario: str, data: str, name: str) -> dict:
     """Run a candidate and return its scores by mean, all on validation data."""
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
-    updates = load_config(scenario, method, data=data or None).run.updates
-    settings = {key: value.format(updates=updates) for key, value in settings.items()}
+    usual = load_config(scenario, method, data=data or None)
+    rate, factors = usual.training.local_lr, {"half": 0.5, "twice": 2, "four_times": 4, "eight_times": 8}
+    known = {f"{name}_local_lr": factor * rate for name, factor in factors.items()}
+    known["updates"] = usual.run.updates
+    settings = {key: value.format(**known) for key, value in settings.items()}
     config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
     means = ManyMeans(config.build_task(), config.run)
     run_config(config, Records(observer=means))
@@ -78,12 +81,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("scenario", "data", "out"):
         parser.add_argument(name)
-    parser.add_argument("--only", default="", help="candidates whose name starts so")
+    parser.add_argument("--only", default=[], nargs="+", help="these candidates, in this order")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     out = Path(given.out)
     done = {json.loads(line)["candidate"] for line in out.read_text().splitlines()} if out.exists() else set()
-    names = [name for name in CANDIDATES if name.startswith(given.only) and name not in done]
+    names = [name for name in given.only or CANDIDATES if name not in done]
     with ProcessPoolExecutor(given.workers) as pool, out.open("a") as file:
         runs = [pool.submit(score, given.scenario, given.data, name) for name in names]
         for found in (run.result() for run in as_completed(runs)):

@@ -146,22 +146,23 @@ def test_fedortho_projects_also_what_points_ahead():
     assert step.projected == [True]
 
 
-def test_orthomean_makes_fedorthos_steps_and_returns_their_weighted_mean():
-    """Steps of ¼ · 3 v', where (4, 8) loses its part along the drift (6, 0): Θ = (6, 0), (6, 6), (6, 9).
+def test_orthomean_makes_long_steps_by_distance_and_returns_their_weighted_mean():
+    """Steps of ¼ · 3 S v', with S = ‖v'‖/‖d‖, or 1 without drift: Θ = (6, 0), (6, 2), (6, 5).
 
-    Returned: (6, 0); then 8/9 of the way to (6, 6), (6, 16/3); then 8/10 of the way to (6, 9).
+    (4, 4) loses its part along the drift (6, 0), and S = 4/6. Returned: (6, 0); then 8/9 of the way to
+    (6, 2), (6, 16/9); then 8/10 of the way to (6, 5).
     """
     state = ServerState(torch.zeros(2))
     start, means = state.theta, []
-    for version, offset in ((0, [8.0, 0.0]), (0, [4.0, 8.0]), (2, [0.0, 4.0])):
+    for version, offset in ((0, [8.0, 0.0]), (0, [4.0, 4.0]), (2, [0.0, 4.0])):
         base = start if version == 0 else state.theta
         update = Update(0, version, torch.tensor([offset]))
         state, _ = absorb(METHODS["orthomean"], state, update, base=base, weight=0.25)
         means.append(state.returned()[0].tolist())
-    assert state.theta.tolist() == exactly([6.0, 9.0])
+    assert state.theta.tolist() == exactly([6.0, 5.0])
     assert means[0] == exactly([6.0, 0.0])
-    assert means[1] == exactly([6.0, 16 / 3])
-    assert means[2] == exactly([6.0, 124 / 15])
+    assert means[1] == exactly([6.0, 16 / 9])
+    assert means[2] == exactly([6.0, 196 / 45])
 
 
 def test_fedgs_leaves_what_points_ahead():
@@ -538,7 +539,13 @@ PLAIN = {
     "fedasync": {"correction": "position"},
     "asyncsgd": {"correction": "tangent"},
     "fedortho": {"correction": "orthodc", "threshold": 1.0},
-    "orthomean": {"correction": "orthodc", "threshold": 1.0, "tail_power": 7, "global_lr": 3.0},
+    "orthomean": {
+        "correction": "orthodc",
+        "threshold": 1.0,
+        "decay": 1.0,
+        "tail_power": 7,
+        "global_lr": 3.0,
+    },
     "fedgs": {"correction": "orthodc", "threshold": 0.0},
     "dcasgd": {"correction": "delay-compensation", "strength": 2.0, "momentum": 0.95, "epsilon": 1e-7},
     "fedbuff": {"correction": "tangent", "buffer_size": 10},

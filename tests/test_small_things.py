@@ -140,7 +140,7 @@ def test_list_shows_every_key(capsys):
         assert f'"{key}"' in printed
 
 
-def test_a_comparison_takes_the_papers_methods_or_all():
+def test_a_comparison_takes_a_selection_or_all():
     def taken(methods):
         return list(method_configs("digits", methods, settings={}, data=None, given={}))
 

@@ -56,14 +56,6 @@ METHOD_NOTES: dict[str, MethodNote] = {
         reference="Yu et al.: Gradient Surgery for Multi-Task Learning, NeurIPS 2020; here on updates, after "
         "the paper",
     ),
-    "orthomean": MethodNote(
-        group="asynchronous",
-        summary="FedOrtho with steps three times as long; what is returned is a mean of late models",
-        rule="Θ ← Θ + w η_g (v − (⟨v,d⟩/⟨d,d⟩) d); returned is M ← M + 8/(t + 7) (Θ − M), t = 1, 2, …",
-        reference="This library, by a search over compositions of parts on validation data "
-        "(results/README.md); the mean: Shamir, Zhang: Stochastic Gradient Descent for Non-smooth "
-        "Optimization, ICML 2013 (arXiv 1212.1824), over about an eighth of the run",
-    ),
     "dcasgd": MethodNote(
         group="adaptive",
         summary="compensates delay to first order, with a diagonal estimate of the curvature",
@@ -215,6 +207,15 @@ METHOD_NOTES: dict[str, MethodNote] = {
         rule="Θ ← γ(t*) with ‖γ(t*) − Θ‖ = w η_g ‖v'_5‖, γ the geodesic on the disc of OrthoDC's v'_1 … v'_5",
         reference=_PAPER + " (section 3: 𝓜 = D_1(R²))",
         differs="The paper draws a disc and tries curves only: polynomials and measure are chosen here.",
+    ),
+    "orthomean": MethodNote(
+        group="asynchronous",
+        summary="FedOrtho with long steps, scaled by distance; what is returned is a mean of late models",
+        rule="Θ ← Θ + min(1, w η_g ‖v'‖/‖d‖) v' with v' = v − (⟨v,d⟩/⟨d,d⟩) d, for d = 0 with w η_g v; "
+        "returned is M ← M + 8/(t + 7) (Θ − M), t = 1, 2, …",
+        reference="This library, by a search over compositions of parts on validation data "
+        "(results/README.md); the mean: Shamir, Zhang: Stochastic Gradient Descent for Non-smooth "
+        "Optimization, ICML 2013 (arXiv 1212.1824), over about an eighth of the run",
     ),
     "fedavg": MethodNote(
         group="synchronous",

@@ -170,7 +170,6 @@ METHODS: dict[str, Method] = {
     "asyncsgd": Method(correction=Tangent()),
     "fedortho": Method(correction=OrthoDC(1.0)),
     "fedgs": Method(correction=OrthoDC(0.0)),
-    "orthomean": Method(correction=OrthoDC(1.0), averaging=TailAveraging(0.125), global_lr=3.0),
     "dcasgd": Method(correction=DelayCompensation(2.0)),
     "delay-adaptive": Method(staleness=DelayAdaptive()),
     "rescaled": Method(staleness=SpeedRescaled()),
@@ -189,14 +188,17 @@ METHODS: dict[str, Method] = {
     "asyncbezier": Method(embedding=Bezier(2), correction=OrthoDC(0.0)),
     "asyncbezier-ed": Method(embedding=Bezier(2), correction=OrthoDC(0.0), penalty=Distance(1.0)),
     "asyncdisc": Method(embedding=Disc(2), correction=OrthoDC(0.0)),
+    "orthomean": Method(
+        correction=OrthoDC(1.0), penalty=Distance(1.0), averaging=TailAveraging(0.125), global_lr=3.0
+    ),
     "fedavg": Method(buffer=Barrier()),
 }
 """Every published method by its name, and ``orthomean``, which this library has found."""
 COMPARED = (
     *("fedasync", "asyncsgd", "fedortho", "fedgs", "dcasgd", "fedbuff", "asyncfeded"),
-    *("asyncbezier", "asyncbezier-ed", "asyncdisc", "fedavg"),
+    *("asyncbezier", "asyncbezier-ed", "asyncdisc", "orthomean", "fedavg"),
 )
-"""The methods that a comparison takes by default: the paper's."""
+"""The methods that a comparison takes by default: the paper's, and ``orthomean``."""
 
 
 def named_method(method: Method | str) -> tuple[str, Method]:
