@@ -16,6 +16,7 @@ LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: 
 QUICK, SLOW = {"local_lr": "{twice_local_lr}"}, {"local_lr": "{half_local_lr}"}
 NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
 QUICKER, QUICKEST = {"local_lr": "{four_times_local_lr}"}, {"local_lr": "{eight_times_local_lr}"}
+THREEFOLD = {"local_lr": "{three_times_local_lr}"}  # on images what Shakespeare's scenario has
 WARM = {"warm_up": 0.3}  # of a job's steps
 SETTLING = {**QUICK, "local_schedule": "linear"}  # within every job, down to 0
 
@@ -62,4 +63,10 @@ CANDIDATES = {
     **at("dcasgd", 1, 2, label="quicker-dcasgd", **QUICKER),
     **at("fedgs", 2, label="quick-fedgs", **QUICK),
     **at("fedgs", 2, label="quicker-fedgs", **QUICKER),
+    **at("fedortho", 1, 1.5, 3, label="threefold-distance-fedortho", decay=1, **THREEFOLD),
+    **at("fedortho", 2, 3, label="threefold-fedortho", **THREEFOLD),
+    **at("asyncsgd", 1, 1.5, 2, label="threefold-asyncsgd", **THREEFOLD),
+    **at("dcasgd", 1, 1.5, label="threefold-dcasgd", **THREEFOLD),
+    **at("fedasync", 2, 3, label="threefold-fedasync", **THREEFOLD),
+    **at("fedgs", 1, 2, label="threefold-fedgs", **THREEFOLD),
 }

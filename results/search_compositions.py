@@ -62,7 +62,7 @@ def score(scenario: str, data: str, name: str) -> dict:
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
     usual = load_config(scenario, method, data=data or None)
-    rate, factors = usual.training.local_lr, {"half": 0.5, "twice": 2, "four_times": 4, "eight_times": 8}
+    rate, factors = usual.training.local_lr, {"half": 0.5, "twice": 2, "three_times": 3, "four_times": 4, "eight_times": 8}
     known = {f"{name}_local_lr": factor * rate for name, factor in factors.items()}
     known["updates"] = usual.run.updates
     settings = {key: value.format(**known) for key, value in settings.items()}

@@ -133,6 +133,11 @@ def test_a_shell_is_answered():
     assert made.stdout.strip() == "fedasync"
 
 
+def test_list_names_the_gates_of_a_method(capsys):
+    assert main(["list"]) == 0
+    assert "delay-limit(discard_from=30, cancels=True)" in capsys.readouterr().out
+
+
 def test_list_shows_every_key(capsys):
     assert main(["list", "--json"]) == 0
     printed = capsys.readouterr().out

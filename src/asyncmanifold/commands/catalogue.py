@@ -83,13 +83,16 @@ def _parameters(part: type[Any]) -> dict[str, Any]:
 
 
 def _composition(tree: dict[str, Any]) -> str:
-    parts = []
+    """Return the parts of a method that do something, gates and outgoing parts among them."""
+    words = []
     for value in tree.values():
-        is_part = isinstance(value, dict) and value["name"] not in ("constant", "uniform", "fixed")
-        if is_part and value.get("decay") != 0.0:
-            arguments = {k: v for k, v in value.items() if k != "name"}
-            parts.append(value["name"] + (f"({_format_values(arguments)})" if arguments else ""))
-    return " × ".join(parts)
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, dict) or part["name"] in ("constant", "uniform", "fixed"):
+                continue
+            if part.get("decay") != 0.0:
+                arguments = {key: given for key, given in part.items() if key != "name"}
+                words.append(part["name"] + (f"({_format_values(arguments)})" if arguments else ""))
+    return " × ".join(words)
 
 
 def _format_values(values: dict[str, Any]) -> str:
