@@ -10,13 +10,14 @@ def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str
     return {f"{label} {rate:g}": (method, {"global_lr": f"{rate:g}", **others}) for rate in rates}
 
 
+LOCAL_RATE = "times_local_lr"
+"""A factor of the scenario's local learning rate; no key of a configuration."""
 CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
 LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: down to a tenth at the end
-QUICK, SLOW = {"local_lr": "{twice_local_lr}"}, {"local_lr": "{half_local_lr}"}
+QUICK, SLOW, QUICKER, QUICKEST = ({LOCAL_RATE: factor} for factor in (2, 0.5, 4, 8))
+THREEFOLD = {LOCAL_RATE: 3}  # on images what Shakespeare's scenario has
 NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
-QUICKER, QUICKEST = {"local_lr": "{four_times_local_lr}"}, {"local_lr": "{eight_times_local_lr}"}
-THREEFOLD = {"local_lr": "{three_times_local_lr}"}  # on images what Shakespeare's scenario has
 WARM = {"warm_up": 0.3}  # of a job's steps
 SETTLING = {**QUICK, "local_schedule": "linear"}  # within every job, down to 0
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from compositions import CANDIDATES
+from compositions import CANDIDATES, LOCAL_RATE
 
 from asyncmanifold import Averaging, ExponentialAveraging, Records, Run, ServerState, TailAveraging
 from asyncmanifold.configuration.config import load_config
@@ -62,10 +62,9 @@ def score(scenario: str, data: str, name: str) -> dict:
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
     usual = load_config(scenario, method, data=data or None)
-    rate, factors = usual.training.local_lr, {"half": 0.5, "twice": 2, "three_times": 3, "four_times": 4, "eight_times": 8}
-    known = {f"{name}_local_lr": factor * rate for name, factor in factors.items()}
-    known["updates"] = usual.run.updates
-    settings = {key: value.format(**known) for key, value in settings.items()}
+    settings = {key: value.format(updates=usual.run.updates) for key, value in settings.items()}
+    factor = float(settings.pop(LOCAL_RATE, 1.0))
+    settings["local_lr"] = f"{factor * usual.training.local_lr:g}"
     config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
     means = ManyMeans(config.build_task(), config.run)
     run_config(config, Records(observer=means))
