@@ -46,9 +46,9 @@ def grid_of(parts=(0, 1, 2), pulls=(1, 3, 5), **others):
     return LocalGrid(nodes | others.get("nodes", {}), dict(zip(nodes, pulls, strict=False)))
 
 
-def replayed(directory, method, workers=1):
+def replayed(directory, method, workers=1, bounds=PEER_GATES):
     updates = list(read_trace(directory / "trace.jsonl"))
-    method = AsyncServer(TASK.build_model(0), method).method  # with the bounds that are on by default
+    method = AsyncServer(TASK.build_model(0), method, bounds=bounds).method
     return simulated(TASK, method, training=TRAINING, replay=updates, workers=workers)
 
 

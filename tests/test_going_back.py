@@ -13,7 +13,6 @@ from flwr.app import MetricRecord
 
 from asyncmanifold import METHODS, InputError, Parcel, Records, Run, RunError, simulate
 from asyncmanifold.commands.cli import main
-from asyncmanifold.flower import AsyncServer
 from asyncmanifold.session.session import Session
 from test_flower import assert_same_model, evaluate, grid_of, replayed, start
 from tiny import CLOCK, TRAINING, make_run, make_task, of_kind, simulated, trace_of, without_wall_times
@@ -57,8 +56,7 @@ def test_a_ruined_model_is_noticed_and_left_if_told(monkeypatch, roll_back):
 
 def test_going_back_survives_a_resume_and_is_replayed(tmp_path, monkeypatch, caplog):
     options = {"evaluate_every": 4, "updates": 28, "out": tmp_path / "run", "roll_back": True}
-    options["evaluate_fn"] = likelihood
-    monkeypatch.setattr("test_flower.AsyncServer", without_bounds)
+    options |= {"evaluate_fn": likelihood, "bounds": ()}
     with monkeypatch.context() as patched:
         ruin(patched, 9)
         start(grid_of(), "asyncsgd", **{**options, "updates": 20})
@@ -74,15 +72,11 @@ def test_going_back_survives_a_resume_and_is_replayed(tmp_path, monkeypatch, cap
     assert of_kind(records, "back") == backs
     with monkeypatch.context() as patched:
         ruin(patched, 9)
-        assert_same_model(result, replayed(tmp_path / "run", "asyncsgd").model)
+        assert_same_model(result, replayed(tmp_path / "run", "asyncsgd", bounds=()).model)
 
 
 def likelihood(update, arrays):
     return MetricRecord({"likelihood": exp(-min(700.0, evaluate(update, arrays)["loss"]))})
-
-
-def without_bounds(*arguments, **settings):
-    return AsyncServer(*arguments, **settings, bounds=())
 
 
 def test_a_run_goes_back_when_it_is_resumed(tmp_path):
