@@ -15,7 +15,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from attack_tables import attack_tables
-from composition_tables import composition_table
+from composition_tables import composition_table, rate_table
 from privacy_figure import privacy_figure, read_privacy
 
 from asyncmanifold.configuration.config import load_config
@@ -46,6 +46,9 @@ def main(out: Path) -> None:
     tables |= {"long-jobs": long_jobs(out), "uploads": uploads(out), "privacy": privacy(out)}
     for scenario in ("femnist-mini", "shakespeare-mini", "cxr8-mini"):
         tables[f"search-{scenario}"] = search(out, scenario)
+        if rows := rate_table(out, scenario):
+            tables[f"rates-{scenario}"] = markdown(rows[0], rows[1:])
+    for scenario in ("femnist-mini", "shakespeare-mini", "cxr8-mini", "local-rate"):
         if rows := composition_table(out, scenario):
             tables[f"composition-{scenario}"] = markdown(rows[0], rows[1:])
     tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}

@@ -4,6 +4,7 @@ Runs are added to compositions/SCENARIO.json, a few at a time, with the processo
 """
 
 import json
+import tomllib
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -47,6 +48,34 @@ def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
     return runs
+
+
+def rate_table(out: Path, scenario: str) -> list[list[str]]:
+    """Return the validation scores of the methods since 2023 by η_g, best first, and keep them.
+
+    The best rates are added to SCENARIO/tuned.toml, where the tables' runs find them.
+    """
+    file = HERE / "compositions" / f"rates-{scenario}.json"
+    curves = json.loads(file.read_text()) if file.exists() else {}
+    made = sorted((out / f"newer-{scenario}").glob("*/tune.json"))
+    for path in made:
+        curves |= json.loads(path.read_text())["methods"]
+    best = {method: max(curve, key=lambda point: point["mean"] or 0.0) for method, curve in curves.items()}
+    ranked = sorted(curves, key=lambda method: -(best[method]["mean"] or 0.0))
+    if made:
+        file.write_text(json.dumps(curves, indent=1, sort_keys=True) + "\n")
+        tuned = HERE / scenario / "tuned.toml"
+        known = tomllib.loads(tuned.read_text())["methods"]
+        added = [
+            f"\n[methods.{name}]\nglobal_lr = {best[name]['value']}\n" for name in ranked if name not in known
+        ]
+        tuned.write_text(tuned.read_text() + "".join(added))
+    rows = [[method, best[method]["value"], ", ".join(map(scored, curves[method]))] for method in ranked]
+    return [["method", "best η_g", "validation % at each η_g"], *rows] if rows else []
+
+
+def scored(point: dict) -> str:
+    return f"{point['value']}: " + ("–" if point["mean"] is None else f"{100 * point['mean']:.1f}")
 
 
 def spread(runs: dict[str, dict], key: str) -> str:

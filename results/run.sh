@@ -140,6 +140,17 @@ search() { # for a composition of parts that is better than published methods, o
     python "$here/search_compositions.py" "${pair%%:*}" "$data/${pair#*:}" "$out/search-${pair%%:*}.jsonl"
   done
 }
+newer() { # η_g of the methods since 2023, which differ in scale, at half length on validation data; not a default
+  for task in shakespeare-mini:shakespeare_speeches.jsonl.gz:60 femnist-mini:femnist.npz:64 cxr8-mini:cxr8_128.npz:30; do
+    IFS=: read -r scenario file updates <<< "$task"
+    for some in delay-adaptive,rescaled,generalized-asyncsgd,fedfa,fedcompass:1,2,3 port,ca2fl:0.5,1,2 \
+      ace,aced,ringleader:0.05,0.1,0.2 fadas:0.003,0.01,0.03; do
+      asyncmanifold tune "$scenario" --data "$data/$file" --method "${some%%:*}" --values "${some#*:}" --seeds 100 \
+        --set updates="$updates" --set evaluate_every="$updates" --set channels_last=true \
+        --out "$out/newer-$scenario/${some%%[,:]*}" --resume
+    done
+  done
+}
 compositions() { # what the search found against published methods, five seeds; not a default
   for pair in femnist-mini:femnist.npz shakespeare-mini:shakespeare_speeches.jsonl.gz cxr8-mini:cxr8_128.npz; do
     scenario=${pair%%:*}
@@ -147,6 +158,8 @@ compositions() { # what the search found against published methods, five seeds; 
       --methods "${METHODS:-orthomean,dcasgd,fedasync,asyncsgd,fedgs}" --out "$out/compositions-$scenario" \
       --set channels_last=true
   done
+  asyncmanifold compare "$here/local-rate.toml" --data "$data/femnist.npz" --seeds 0,1,2,3,4 --resume \
+    --methods "$(methods_of "$here/local-rate.toml")" --out "$out/compositions-local-rate"
 }
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
