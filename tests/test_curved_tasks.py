@@ -1,6 +1,7 @@
 """The tasks whose models live in curved space."""
 
 from collections import Counter
+from dataclasses import replace
 
 import geoopt
 import pytest
@@ -12,10 +13,12 @@ from asyncmanifold.tasks.prototypes import PrototypeNet, Prototypes
 from asyncmanifold.tasks.tree import NodeEmbedding, TreeTask, ancestor_pairs, parents_of
 from asyncmanifold.vectors import FlatModel
 from grid import LocalGrid, honest
-from tiny import TRAINING, make_run, simulated, trace_of
+from tiny import TRAINING as SMALL_BATCHES
+from tiny import make_run, simulated, trace_of
 
 TREE = TreeTask(clients=4, branching=2, depth=3)
 TASKS = {"sphere": Prototypes(clients=3), "hyperbolic": TREE}
+TRAINING = replace(SMALL_BATCHES, batch_size=32)  # a step on a manifold takes a millisecond
 
 
 def ancestors(node, branching):
@@ -149,11 +152,11 @@ def test_workers_and_resuming_give_the_same_bits(name, tmp_path):
     task = TASKS[name].build(0)
 
     def run(out, **more):
-        options = {"training": TRAINING, "run": make_run(12, checkpoint_seconds=0.0)} | more
+        options = {"training": TRAINING, "run": make_run(6, checkpoint_seconds=0.0)} | more
         return simulated(task, "asyncbezier", out=tmp_path / out, **options)
 
     def interrupt(record):
-        if record.get("update") == 7:
+        if record.get("update") == 4:
             raise KeyboardInterrupt
 
     models = [run("whole").model, run("workers", workers=2).model]

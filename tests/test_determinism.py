@@ -136,7 +136,7 @@ def test_a_run_may_be_resumed_with_other_workers(tmp_path, monkeypatch):
 
 def test_a_killed_process_continues_to_the_same_bits(tmp_path):
     """kill -9 at random moments, then --resume; the checkpoints are as frequent as can be."""
-    command = ["run", "digits", "--method", "asyncbezier", "--quiet", "--set", "updates=60"]
+    command = ["run", "digits", "--method", "asyncbezier", "--quiet", "--set", "updates=40"]
     command += ["--set", "checkpoint_seconds=0", "--out"]
     complete(*command, tmp_path / "whole")
     moments, kills = random.Random(3), 0
