@@ -48,7 +48,7 @@ def main(out: Path) -> None:
         tables[f"search-{scenario}"] = search(out, scenario)
         if rows := rate_table(out, scenario):
             tables[f"rates-{scenario}"] = markdown(rows[0], rows[1:])
-    for scenario in ("femnist-mini", "shakespeare-mini", "cxr8-mini", "local-rate"):
+    for scenario in ("femnist-mini", "shakespeare-mini", "cxr8-mini", "local-rate", "local-rate-cxr8"):
         if rows := composition_table(out, scenario):
             tables[f"composition-{scenario}"] = markdown(rows[0], rows[1:])
     tables |= {f"attacks-{name}": markdown(rows[0], rows[1:]) for name, rows in attack_tables(out).items()}

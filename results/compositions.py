@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from schedule_free import ScheduleFree
+
+from asyncmanifold import PARTS
+
 
 def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str, tuple[str, dict[str, str]]]:
     """Return a candidate for every rate."""
@@ -19,6 +23,10 @@ QUICK, SLOW, QUICKER, QUICKEST = ({LOCAL_RATE: factor} for factor in (2, 0.5, 4,
 THREEFOLD = {LOCAL_RATE: 3}  # on images what Shakespeare's scenario has
 NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
 WARM = {"warm_up": 0.3}  # of a job's steps
+PARTS["server_optimizer"]["schedule-free"] = ScheduleFree
+SMOOTH = {"server_optimizer": '{{name = "schedule-free"}}'}
+HALF_SMOOTH = {"server_optimizer": '{{name = "schedule-free", interpolation = 0.5}}'}
+CAPPED = {"decay": 1, "highest": 1}  # the penalty shortens steps and lengthens none
 SETTLING = {**QUICK, "local_schedule": "linear"}  # within every job, down to 0
 
 CANDIDATES = {
@@ -70,4 +78,12 @@ CANDIDATES = {
     **at("dcasgd", 1, 1.5, label="threefold-dcasgd", **THREEFOLD),
     **at("fedasync", 2, 3, label="threefold-fedasync", **THREEFOLD),
     **at("fedgs", 1, 2, label="threefold-fedgs", **THREEFOLD),
+    **at("asyncsgd", 1.5, label="quicker-asyncsgd", **QUICKER),
+    **at("fedortho", 1.5, label="quicker-distance-fedortho", decay=1, **QUICKER),
+    **at("fedortho", 3, label="capped-distance-fedortho", **CAPPED),
+    **at("fedortho", 3, label="quicker-capped-distance-fedortho", **CAPPED, **QUICKER),
+    **at("fedortho", 3, label="smooth-fedortho", **SMOOTH),
+    **at("fedortho", 3, label="half-smooth-distance-fedortho", decay=1, **HALF_SMOOTH),
+    **at("fedortho", 3, 4, label="smooth-quicker-fedortho", **SMOOTH, **QUICKER),
+    **at("asyncsgd", 2, label="smooth-quicker-asyncsgd", **SMOOTH, **QUICKER),
 }

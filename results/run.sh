@@ -37,11 +37,13 @@ landscape() { # the loss around three updates of the first run with curves; plan
   done
 }
 central() { # the same CNN on the pooled data, with the example passes of straight methods (32) and of curves (64)
-  for epochs in 32 64; do
-    asyncmanifold compare femnist-mini --data "$data/femnist.npz" --methods asyncsgd --seeds 0,1,2 --resume \
-      --out "$out/central-$epochs" \
-      --set clients=1 --set updates=1 --set point_epochs=$epochs --set proximal=0 --set global_lr=1
-  done
+  pooled() { # EPOCHS NAME [MORE …]
+    asyncmanifold compare femnist-mini --data "$data/femnist.npz" --methods asyncsgd --seeds 0,1,2 --resume --out "$out/$2" \
+      --set clients=1 --set updates=1 --set point_epochs="$1" --set proximal=0 --set global_lr=1 "${@:3}"
+  }
+  pooled 32 central-32
+  pooled 64 central-64
+  pooled 32 central-32-at-4 --set local_lr=4e-3 --set channels_last=true
 }
 shakespeare() {
   tune shakespeare-mini shakespeare_speeches.jsonl.gz 0.5,1,2,3,5 60
@@ -160,6 +162,8 @@ compositions() { # what the search found against published methods, five seeds; 
   done
   asyncmanifold compare "$here/local-rate.toml" --data "$data/femnist.npz" --seeds 0,1,2,3,4 --resume \
     --methods "$(methods_of "$here/local-rate.toml")" --out "$out/compositions-local-rate"
+  asyncmanifold compare "$here/local-rate-cxr8.toml" --data "$data/cxr8_128.npz" --seeds 0,1,2,3,4 --resume \
+    --methods orthomean,fedgs --out "$out/compositions-local-rate-cxr8"
 }
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
