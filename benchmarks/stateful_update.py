@@ -18,7 +18,7 @@ import torch
 from asyncmanifold import METHODS, Method, ServerMomentum, ServerState, Situation, Update, absorb
 from asyncmanifold.execution.allocator import keep_freed_memory
 
-PARAMETERS = 5_000_000
+PARAMETERS = 10_000_000  # 40 MB each: no cache holds them
 REPEATS = 15
 CLIENTS = 4
 

@@ -1,7 +1,10 @@
 """Very many clients and very large models cost what they must, and no more."""
 
 import pickle
+import platform
 import resource
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -176,3 +179,24 @@ def test_jobs_in_this_process_use_the_same_memory_one_after_another():
         norms.add(float(offsets.norm()))
     assert len(places) == 1
     assert len(norms) == 3
+
+
+LARGE_VECTORS = """
+import ctypes, resource
+from asyncmanifold.execution.allocator import keep_freed_memory
+keep_freed_memory()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    vector = library.malloc(40 << 20)
+    ctypes.memset(vector, 1, 40 << 20)
+    library.free(vector)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left as they are")
+def test_vectors_of_ten_million_parameters_use_the_same_memory_one_after_another():
+    faults = subprocess.run([sys.executable, "-c", LARGE_VECTORS], capture_output=True, text=True, check=True)
+    assert int(faults.stdout) < 2 * (40 << 20) // resource.getpagesize()  # ten times as many if all are fresh
