@@ -33,7 +33,9 @@ html_theme = "furo"
 html_title = "asyncmanifold"
 html_static_path: list[str] = []
 
-OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:(?:\.\./)+(?:src|examples|benchmarks|tests)[^)]*|[\w-]+\.toml)\)")
+OUTSIDE = re.compile(
+    r"\[([^\]]+)\]\((?:(?:\.\./)+(?:src|examples|benchmarks|tests)[^)]*|[\w-]+\.(?:toml|py|sh))\)"
+)
 """A link from a page to a file of the repository that is no page."""
 
 
