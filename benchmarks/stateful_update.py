@@ -42,8 +42,9 @@ CASES = {
     # offset, the client's last step, the sum, the model; the last three are written
     "ace": Measured(METHODS["ace"], 1, GRAM + 4, 3),
     "fedfa": Measured(METHODS["fedfa"], 1, GRAM + 4, 3),
-    # a round of seven: offset and sum, three times the row as well; four moves of the model; a new sum
-    "ringleader": Measured(METHODS["ringleader"], 7, 7 * GRAM + 7 * 2 + 3 + 4, 7 * 2 + 4 + 1),
+    # a round of seven: four rows are written, read again for their sum, and moved by; three times offset,
+    # row, sum and model, the last three of which are written
+    "ringleader": Measured(METHODS["ringleader"], 7, 7 * GRAM + 4 + 4 + 1 + 3 * 4, 4 + 1 + 1 + 3 * 3),
     # ten times offset, last step, change; then the sum and the model
     "ca2fl": Measured(METHODS["ca2fl"], 10, 10 * (GRAM + 3) + 3, 10 * 2 + 3),
 }

@@ -38,14 +38,16 @@ class AdaptiveOptimizer(ServerOptimizer):
         return {"mean": torch.zeros_like(theta), "square": torch.full_like(theta, self.root_floor**2)}
 
     def step(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
-        step = move.vector()
         new = {name: torch.empty_like(vector) for name, vector in memory.items()}
-        pieces = zip(blocks(step), _in_blocks(memory), _in_blocks(new), strict=True)
-        for given, before, after in pieces:
-            torch.lerp(given, before["mean"], self.first_decay, out=after["mean"])
-            root = portable_root(self.follow_squares(given.square(), before, after)).add_(self.root_floor)
-            torch.div(after["mean"], root, out=given)
-        return step, new
+        pieces = list(zip(_in_blocks(memory), _in_blocks(new), strict=True))
+
+        def adapt(number: int, step: Tensor) -> None:
+            before, after = pieces[number]
+            torch.lerp(step, before["mean"], self.first_decay, out=after["mean"])
+            root = portable_root(self.follow_squares(step.square(), before, after)).add_(self.root_floor)
+            torch.div(after["mean"], root, out=step)
+
+        return move.vector(adapt), new
 
     def follow_squares(self, squares: Tensor, before: Memory, after: Memory) -> Tensor:
         """Write the new memory of squares into ``after``, and return what the root is taken of."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from asyncmanifold.checks import check
 from asyncmanifold.server.buffer import StepBuffer
 from asyncmanifold.server.disk_vectors import on_disk
-from asyncmanifold.server.gram import blocks
+from asyncmanifold.server.gram import Visit, blocks
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Arrival, Memory
 
@@ -56,6 +56,18 @@ class ClientCache(StepBuffer):
         rounded = step.bfloat16() if self.cache_precision == "bfloat16" else step
         return on_disk(rounded) if self.cache_place == "disk" else rounded
 
+    def exchanged(
+        self, total: Tensor, move: Move, old: Tensor | None, *visits: Visit
+    ) -> tuple[Tensor, Tensor]:
+        """Return a step after ``visits``, as it is remembered, and a sum in which it replaces ``old``."""
+        result, exchange = exchanging(total, old)
+        if self.cache_precision == "float32" and self.cache_place == "memory":
+            return move.vector(*visits, exchange), result
+        step = self.remembered(move.vector(*visits))
+        for number, block in enumerate(blocks(step)):
+            exchange(number, block)
+        return step, result
+
     def renewed(self, memory: Memory) -> Memory:
         """Return the memory after one more exchange, with the sum formed anew when it is time."""
         count = memory["exchanges"] + 1
@@ -86,8 +98,8 @@ class EveryClient(ClientCache):
         return {"total": torch.zeros_like(theta), "last": {}, "exchanges": 0}
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        step, last = self.remembered(move.vector()), memory["last"]
-        total = exchanged(memory["total"], step, last.get(arrival.client))
+        last = memory["last"]
+        step, total = self.exchanged(memory["total"], move, last.get(arrival.client))
         new = self.renewed({**memory, "total": total, "last": {**last, arrival.client: step}})
         return move.along(new["total"], 1.0 / max(arrival.clients, len(new["last"]))), new
 
@@ -124,14 +136,11 @@ class RecentClients(ClientCache):
         first = arrival.update.version + arrival.staleness - self.oldest_step
         old = [client for client, version in made_from.items() if version < first]
         for client in [*old, *({arrival.client} & made_from.keys() - set(old))]:
-            total = exchanged(total, None, last.pop(client))
+            total = total - last.pop(client).to(total.device)
             del made_from[client]
         if arrival.update.version >= first:
-            last[arrival.client], made_from[arrival.client] = (
-                self.remembered(move.vector()),
-                arrival.update.version,
-            )
-            total = exchanged(total, last[arrival.client], None)
+            last[arrival.client], total = self.exchanged(total, move, None)
+            made_from[arrival.client] = arrival.update.version
         new = self.renewed({**memory, "total": total, "last": last, "made_from": made_from})
         return (move.along(new["total"], 1.0 / len(last)) if last else None), new
 
@@ -172,10 +181,11 @@ class CalibratedBuffer(ClientCache):
         }
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        step, last = self.remembered(move.vector()), memory["last"]
+        last = memory["last"]
+        step, change = self.exchanged(memory["change"], move, last.get(arrival.client))
         held = {
             **memory,
-            "change": exchanged(memory["change"], step, last.get(arrival.client)),
+            "change": change,
             "last": {**last, arrival.client: step},
             "count": memory["count"] + 1,
             "staleness": max(memory["staleness"], move.staleness),
@@ -212,15 +222,21 @@ def added(vectors: Iterable[Tensor], like: Tensor) -> Tensor:
     return total
 
 
-def exchanged(total: Tensor, new: Tensor | None, old: Tensor | None) -> Tensor:
-    """Return a sum in which one vector is replaced by another; None stands for nothing."""
+def exchanging(total: Tensor, old: Tensor | None) -> tuple[Tensor, Visit]:
+    """Return an unformed sum, and what forms it from the blocks of a vector that replaces ``old``.
+
+    >>> total, exchange = exchanging(torch.tensor([5.0]), old=torch.tensor([2.0]))
+    >>> exchange(0, torch.tensor([4.0]))
+    >>> total
+    tensor([7.])
+    """
     result = torch.empty_like(total)
-    vectors = [(vector, sign) for vector, sign in ((new, 1.0), (old, -1.0)) if vector is not None]
-    pieces = [blocks(vector.to(total.device)) for vector, _ in vectors]
-    for number, (target, before) in enumerate(zip(blocks(result), blocks(total), strict=True)):
-        source = before
-        for (_, sign), piece in zip(vectors, pieces, strict=True):
-            source = torch.add(source, piece[number], alpha=sign, out=target)
-        if source is before:
-            target.copy_(before)
-    return result
+    targets, before = blocks(result), blocks(total)
+    taken = None if old is None else blocks(old.to(total.device))
+
+    def exchange(number: int, new: Tensor) -> None:
+        torch.add(before[number], new.to(total.device), out=targets[number])
+        if taken is not None:
+            targets[number].sub_(taken[number])
+
+    return result, exchange

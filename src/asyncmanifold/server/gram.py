@@ -6,7 +6,7 @@ once per pass. The drift d = Θ^τ − Θ^t is never stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,10 @@ from asyncmanifold.geometry.bezier import Floats
 
 BLOCK = 131_072
 """Numbers per block: few enough for the cache, many enough that calls cost little (docs/performance.md)."""
+
+Visit = Callable[[int, Tensor], object]
+"""Is called with a block's number and the block as soon as it is written, while the cache holds it; it may
+change the block."""
 
 
 def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
@@ -45,10 +49,12 @@ def combine(
     base: Tensor,
     coefficients: Floats,
     out: Tensor | None = None,
+    visits: Sequence[Visit] = (),
 ) -> Tensor:
     """Return start + Σ_k c_k v_k + c_d (theta − base); it is written to ``out`` if given.
 
-    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds; None is 0.
+    ``start`` is Θ itself or, for a buffer, the sum of the steps that it holds; None is 0. ``visits`` are made
+    to every block.
     """
     *weights, drift_weight = (float(c) for c in coefficients)
     result = torch.empty_like(theta) if out is None else out
@@ -74,6 +80,8 @@ def combine(
             target.zero_()
         elif source is not target:
             target.copy_(source)
+        for visit in visits:
+            visit(number, target)
     return result
 
 

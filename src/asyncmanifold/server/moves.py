@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
-from asyncmanifold.server.gram import combine
+from asyncmanifold.server.gram import Visit, blocks, combine
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,12 @@ class Move(ABC):
     """The factor of the sum of the updates' steps; model statistics move in the same proportion."""
 
     @abstractmethod
-    def vector(self) -> Tensor:
-        """Return the step as a new tangent vector at the current model."""
+    def vector(self, *visits: Visit) -> Tensor:
+        """Return the step as a new tangent vector at the current model.
+
+        A part that goes on with the step may do so in ``visits``: they are made, in their order, to every
+        block of the step, which then need not be read from memory again.
+        """
 
     @abstractmethod
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
@@ -60,8 +64,13 @@ class TangentMove(Move):
     reached: Tensor | None = None
     """The model after the step, if it is known already."""
 
-    def vector(self) -> Tensor:
-        return self.tangent * self.scale
+    def vector(self, *visits: Visit) -> Tensor:
+        step = torch.empty_like(self.tangent)
+        for number, (block, source) in enumerate(zip(blocks(step), blocks(self.tangent), strict=True)):
+            torch.mul(source, self.scale, out=block)
+            for visit in visits:
+                visit(number, block)
+        return step
 
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
         if held is None:
@@ -87,8 +96,8 @@ class FusedMove(Move):
     _: KW_ONLY
     held: Tensor | None = None
 
-    def vector(self) -> Tensor:
-        return self._add_to(self.held, None)
+    def vector(self, *visits: Visit) -> Tensor:
+        return self._add_to(self.held, None, *visits)
 
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
         return replace(self, held=held, staleness=max(self.staleness, staleness))
@@ -96,5 +105,5 @@ class FusedMove(Move):
     def target(self, out: Tensor | None) -> Tensor:
         return self._add_to(self.theta if self.held is None else self.theta + self.held, out)
 
-    def _add_to(self, start: Tensor | None, out: Tensor | None) -> Tensor:
-        return combine(start, self.offsets, self.theta, self.base, self.coefficients, out)
+    def _add_to(self, start: Tensor | None, out: Tensor | None, *visits: Visit) -> Tensor:
+        return combine(start, self.offsets, self.theta, self.base, self.coefficients, out, visits)

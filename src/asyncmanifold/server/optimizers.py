@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.checks import check
+from asyncmanifold.server.gram import blocks
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Memory, Part
 
@@ -76,5 +77,6 @@ class ServerMomentum(ServerOptimizer):
         return {"velocity": torch.zeros_like(theta)}
 
     def step(self, move: Move, memory: Memory) -> tuple[Tensor, Memory]:
-        velocity = move.vector().add_(memory["velocity"], alpha=self.server_momentum)
+        before = blocks(memory["velocity"])
+        velocity = move.vector(lambda number, step: step.add_(before[number], alpha=self.server_momentum))
         return velocity, {"velocity": velocity}

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asyncmanifold.server.caches import ClientCache, added, exchanged
+from asyncmanifold.server.caches import ClientCache, added
+from asyncmanifold.server.gram import Visit, blocks
 from asyncmanifold.server.moves import Move
 from asyncmanifold.server.stages import Arrival, Memory
 
@@ -48,34 +49,35 @@ class RoundTable(ClientCache):
         }
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        client, step, moved = arrival.client, move.vector(), memory["moved"]
-        if moved and (client in moved or client not in memory["rows"]):  # it has had its turn, or is new
-            rows, counts = self._with_step(memory["next_rows"], memory["next_counts"], client, step)
-            held = {**memory, "next_rows": rows, "next_counts": counts}
-            if len(rows) < arrival.clients:
-                return None, held
-            table = self._next_round(held)
-        else:
-            rows, counts = self._with_step(memory["rows"], memory["counts"], client, step)
-            total = exchanged(memory["total"], rows[client], memory["rows"].get(client))
+        client, moved = arrival.client, memory["moved"]
+        if moved and client in memory["rows"] and client not in moved:  # it is its turn
+            rows, counts = memory["rows"], memory["counts"]
+            mixes = self._mixes(rows, counts, client)
+            row, total = self.exchanged(memory["total"], move, rows[client], *mixes)
+            rows, counts = {**rows, client: row}, {**counts, client: counts[client] + 1}
             table = {**memory, "total": total, "rows": rows, "counts": counts}
-            if not moved and len(rows) < arrival.clients:
+        else:
+            table_name, count_name = ("next_rows", "next_counts") if moved else ("rows", "counts")
+            rows, counts = memory[table_name], memory[count_name]
+            row = self.remembered(move.vector(*self._mixes(rows, counts, client)))
+            rows, counts = {**rows, client: row}, {**counts, client: counts.get(client, 0) + 1}
+            table = {**memory, table_name: rows, count_name: counts}
+            if len(rows) < arrival.clients:
                 return None, table
+            table = self._next_round(table) if moved else table
+            table["total"] = added(rows.values(), memory["total"])
         moves = move.along(table["total"], 1.0 / len(table["rows"]))
         table["moved"] = {**table["moved"], client: True}
         return moves, table if len(table["moved"]) < len(table["rows"]) else self._next_round(table)
 
-    def _with_step(
-        self, rows: dict[int, Tensor], counts: dict[int, int], client: int, step: Tensor
-    ) -> tuple[dict[int, Tensor], dict[int, int]]:
-        """Return the means of clients' steps and their numbers with one step more."""
-        count = counts.get(client, 0) + 1
-        if count > 1:
-            step = torch.lerp(rows[client].to(step), step, 1.0 / count, out=step)
-        return {**rows, client: self.remembered(step)}, {**counts, client: count}
+    def _mixes(self, rows: dict[int, Tensor], counts: dict[int, int], client: int) -> tuple[Visit, ...]:
+        """Return what turns a client's step into the mean of it and those in the client's row, if any."""
+        if client not in rows:
+            return ()
+        pieces, share = blocks(rows[client]), 1.0 / (counts[client] + 1)
+        return (lambda number, step: torch.lerp(pieces[number].to(step), step, share, out=step),)
 
     def _next_round(self, memory: Memory) -> Memory:
         """Return the memory with the second table in place of the first."""
-        total = added(memory["next_rows"].values(), memory["total"])
-        kept = {"rows": memory["next_rows"], "counts": memory["next_counts"]}
-        return {"total": total, **kept, "next_rows": {}, "next_counts": {}, "moved": {}}
+        rows = {"rows": memory["next_rows"], "counts": memory["next_counts"]}
+        return {**memory, **rows, "next_rows": {}, "next_counts": {}, "moved": {}}

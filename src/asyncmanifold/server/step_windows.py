@@ -16,7 +16,7 @@ from asyncmanifold.server.caches import (
     EveryClient,
     RecentClients,
     added,
-    exchanged,
+    exchanging,
 )
 from asyncmanifold.server.corrections import cosines
 from asyncmanifold.server.moves import Move
@@ -52,9 +52,9 @@ class SlidingWindow(StepBuffer):
         return {"total": torch.zeros_like(theta), "steps": {}, "count": 0}
 
     def gather(self, move: Move, arrival: Arrival, memory: Memory) -> tuple[Move | None, Memory]:
-        step, place = move.vector(), memory["count"] % self.window
-        total = exchanged(memory["total"], step, memory["steps"].get(place))
-        steps = {**memory["steps"], place: step}
+        place = memory["count"] % self.window
+        total, exchange = exchanging(memory["total"], memory["steps"].get(place))
+        steps = {**memory["steps"], place: move.vector(exchange)}
         if (memory["count"] + 1) % EXCHANGES == 0:
             total = added(steps.values(), total)
         new = {"total": total, "steps": steps, "count": memory["count"] + 1}
