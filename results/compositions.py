@@ -16,10 +16,13 @@ def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str
 
 LOCAL_RATE = "times_local_lr"
 """A factor of the scenario's local learning rate; no key of a configuration."""
+PULL = "distilled_by"
+"""How far curves are pulled towards the global model's behaviour (distilled_curves.py); no key either."""
 CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
 LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: down to a tenth at the end
 QUICK, SLOW, QUICKER, QUICKEST = ({LOCAL_RATE: factor} for factor in (2, 0.5, 4, 8))
+DISTILLED, HALF_DISTILLED = ({PULL: share} for share in (1, 0.5))
 THREEFOLD = {LOCAL_RATE: 3}  # on images what Shakespeare's scenario has
 NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
 WARM = {"warm_up": 0.3}  # of a job's steps
@@ -50,6 +53,9 @@ CANDIDATES = {
     **at("asyncbezier", 1, label="trajectory-trained", **TRAJECTORY),
     **at("asyncbezier", 1, label="fewer-curve-epochs", **CHORD, point_epochs=3, curve_epochs=1),
     **at("asyncbezier", 1, label="proximal", **CHORD, proximal=0.1),
+    **at("asyncbezier", 1, label="distilled", **CHORD, **DISTILLED),
+    **at("asyncbezier", 1, label="half-distilled", **CHORD, **HALF_DISTILLED),
+    **at("asyncbezier", 1, label="distilled-from-base", **DISTILLED),
     **at("asyncsgd", 1, 2, label="four-epochs", point_epochs=4),
     **at("fedortho", 3, 6, label="distance-fedortho", decay=1),
     **at("fedortho", 3, label="settling-fedortho", **SETTLING),
