@@ -16,13 +16,15 @@ def at(method: str, *rates: float, label: str = "", **settings: Any) -> dict[str
 
 LOCAL_RATE = "times_local_lr"
 """A factor of the scenario's local learning rate; no key of a configuration."""
-PULL = "distilled_by"
-"""How far curves are pulled towards the global model's behaviour (distilled_curves.py); no key either."""
+PULL, END_PULL = "distilled_by", "taught_by"
+"""How far curves and end points are pulled towards what the global model says (distilled_curves.py)."""
 CHORD = {"interior_start": "chord"}
 TRAJECTORY = {"interior_start": "trajectory"}
 LINEAR = {"rate_schedule": "cyclic", "cycle_length": "{updates}"}  # one cycle: down to a tenth at the end
 QUICK, SLOW, QUICKER, QUICKEST = ({LOCAL_RATE: factor} for factor in (2, 0.5, 4, 8))
 DISTILLED, HALF_DISTILLED = ({PULL: share} for share in (1, 0.5))
+TAUGHT = {END_PULL: 0.5}
+SHORT = {"point_epochs": 1, "curve_epochs": 1}  # the local work of plain steps
 THREEFOLD = {LOCAL_RATE: 3}  # on images what Shakespeare's scenario has
 NIMBLE = {"optimizer": '{{name = "Adam", betas = [0.9, 0.98], fused = true}}'}  # forgets sooner
 WARM = {"warm_up": 0.3}  # of a job's steps
@@ -56,6 +58,18 @@ CANDIDATES = {
     **at("asyncbezier", 1, label="distilled", **CHORD, **DISTILLED),
     **at("asyncbezier", 1, label="half-distilled", **CHORD, **HALF_DISTILLED),
     **at("asyncbezier", 1, label="distilled-from-base", **DISTILLED),
+    **at("asyncbezier", 1, label="threefold-distilled", **CHORD, **DISTILLED, **THREEFOLD),
+    **at("asyncbezier", 2, label="short-distilled", **CHORD, **DISTILLED, **SHORT),
+    **at("asyncbezier", 1.5, label="threefold-short-distilled", **CHORD, **DISTILLED, **SHORT, **THREEFOLD),
+    **at("asyncbezier", 1.5, label="threefold-line", degree=1, **DISTILLED, **SHORT, **THREEFOLD),
+    **at("asyncsgd", 2, label="taught-asyncsgd", **TAUGHT),
+    **at("asyncsgd", 1.5, 3, label="threefold-taught-asyncsgd", **TAUGHT, **THREEFOLD),
+    **at("asyncsgd", 2, label="quicker-taught-asyncsgd", **TAUGHT, **QUICKER),
+    **at("fedortho", 3, 4, label="taught-fedortho", **TAUGHT),
+    **at("fedortho", 3, label="taught-distance-fedortho", decay=1, **TAUGHT),
+    **at("fedortho", 3, label="quicker-taught-fedortho", **TAUGHT, **QUICKER),
+    **at("fedgs", 2, label="taught-fedgs", **TAUGHT),
+    **at("fedgs", 2, label="quicker-taught-fedgs", **TAUGHT, **QUICKER),
     **at("asyncsgd", 1, 2, label="four-epochs", point_epochs=4),
     **at("fedortho", 3, 6, label="distance-fedortho", decay=1),
     **at("fedortho", 3, label="settling-fedortho", **SETTLING),

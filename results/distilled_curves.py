@@ -17,15 +17,16 @@ from asyncmanifold.vectors import FlatModel
 
 
 class DistillingTrainer(Trainer):
-    """Along the curve the loss is (1 − p) ℓ(w) + p ℓ(w, what the model at Θ^t says), with p = pull (1 − s).
+    """The loss is (1 − p) ℓ(w) + p ℓ(w, what the model at Θ^t says).
 
-    ℓ is the cross-entropy of class scores. A step costs a forward pass more.
+    ℓ is the cross-entropy of class scores, or of labels. Along a curve p = pull (1 − s), at the end point
+    p = end_pull. A step costs a forward pass more.
     """
 
-    pull = 1.0
+    pull = end_pull = 0.0
 
     def __init__(self, module: nn.Module, loss: Loss, *others: Any) -> None:
-        self._teacher, self._from_labels = FlatModel(deepcopy(module)), loss
+        self._teacher, self._from_labels = FlatModel(deepcopy(module).eval()), loss
         super().__init__(module, self._mixed_loss, *others)
 
     def train(self, job: Job, data: Data, out: Tensor | None = None) -> Update:
@@ -33,7 +34,7 @@ class DistillingTrainer(Trainer):
         return super().train(job, data, out)
 
     def _take_step(self, step: TrainingStep, s: Spot) -> Tensor:
-        self._share = self.pull * (1.0 - s) if step.along_curve else 0.0
+        self._share = self.pull * (1.0 - s) if step.along_curve else self.end_pull
         return super()._take_step(step, s)
 
     def _outputs(self, inputs: Any) -> Any:
@@ -45,11 +46,15 @@ class DistillingTrainer(Trainer):
         if self._share == 0.0:
             return loss
         with torch.no_grad():
-            said = self._teacher.outputs(self._inputs).softmax(dim=-1)
-        return torch.lerp(loss, cross_entropy(outputs, said), self._share)
+            said = self._teacher.outputs(self._inputs)
+        if targets.is_floating_point():  # several labels, each present or not
+            return torch.lerp(loss, self._from_labels(outputs, said.sigmoid()), self._share)
+        classes = outputs.shape[-1]
+        pulled = cross_entropy(outputs.reshape(-1, classes), said.reshape(-1, classes).softmax(dim=-1))
+        return torch.lerp(loss, pulled, self._share)
 
 
-def distill(pull: float) -> None:
-    """Train all jobs of this process with this pull; 0 is training as usual."""
-    DistillingTrainer.pull = pull
-    training_worker.Trainer = DistillingTrainer if pull else Trainer
+def distill(pull: float, end_pull: float) -> None:
+    """Train all jobs of this process so; with zeros, as usual."""
+    DistillingTrainer.pull, DistillingTrainer.end_pull = pull, end_pull
+    training_worker.Trainer = DistillingTrainer if pull or end_pull else Trainer

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import torch
-from compositions import CANDIDATES, LOCAL_RATE, PULL
+from compositions import CANDIDATES, END_PULL, LOCAL_RATE, PULL
 from distilled_curves import distill
 
 from asyncmanifold import Averaging, ExponentialAveraging, Records, Run, ServerState, TailAveraging
@@ -65,7 +65,7 @@ def score(scenario: str, data: str, name: str) -> dict:
     usual = load_config(scenario, method, data=data or None)
     settings = {key: value.format(updates=usual.run.updates) for key, value in settings.items()}
     factor = float(settings.pop(LOCAL_RATE, 1.0))
-    distill(float(settings.pop(PULL, 0.0)))
+    distill(*(float(settings.pop(key, 0.0)) for key in (PULL, END_PULL)))
     settings["local_lr"] = f"{factor * usual.training.local_lr:g}"
     config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
     means = ManyMeans(config.build_task(), config.run)
