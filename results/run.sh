@@ -154,7 +154,7 @@ newer() { # η_g of the methods since 2023, which differ in scale, at half lengt
     done
   done
 }
-compositions() { # what the search found against all published methods, five seeds: eight hours; not a default
+compositions() { # what the search found against all published methods, five seeds: hours; not a default
   for pair in femnist-mini:femnist.npz shakespeare-mini:shakespeare_speeches.jsonl.gz cxr8-mini:cxr8_128.npz; do
     scenario=${pair%%:*}
     asyncmanifold compare "$here/$scenario/tuned.toml" --data "$data/${pair#*:}" --seeds 0,1,2,3,4 --resume \
