@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
 from asyncmanifold.geometry.spaces import Space
-from asyncmanifold.server.gram import Visit, blocks, combine
+from asyncmanifold.server.gram import Visit, combine
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,8 @@ class TangentMove(Move):
     """The model after the step, if it is known already."""
 
     def vector(self, *visits: Visit) -> Tensor:
-        step = torch.empty_like(self.tangent)
-        for number, (block, source) in enumerate(zip(blocks(step), blocks(self.tangent), strict=True)):
-            torch.mul(source, self.scale, out=block)
-            for visit in visits:
-                visit(number, block)
-        return step
+        weights = np.array([self.scale, 0.0])
+        return combine(None, self.tangent[None], self.theta, self.theta, weights, visits=visits)
 
     def after(self, held: Tensor | None, staleness: int = 0) -> Move:
         if held is None:
