@@ -1,6 +1,7 @@
 """Ways to form the inner products of an update's vectors, over streaming these vectors; by hand.
 
-Two offsets and the drift of 10 M parameters, in blocks of several sizes; the server has ``torch.dot`` and
+Two offsets and the drift of 10 M parameters: in one pass of the compiled loop, which the server has where
+there is a C compiler, and in blocks of several sizes. Without a compiler the server has ``torch.dot`` and
 ``gram.BLOCK``. On a processor that is not Intel's, MKL (``torch.dot``) takes another way;
 ``MKL_CBWR=COMPATIBLE`` shows something like it anywhere.
 """
@@ -23,7 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from asyncmanifold.arithmetic import compiled_products
 from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.server.inner_products import inner_products
 
 PARAMETERS, REPEATS = 10_000_000, 15
 SIZES = (65_536, 131_072, 262_144)
@@ -37,6 +40,8 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     vectors = [torch.randn(PARAMETERS, generator=generator) for _ in range(4)]
     ways: dict[str, Callable[[], Floats | None]] = {"stream": partial(stream, vectors)}
+    if compiled_products() is not None:
+        ways["compiled loop"] = partial(compiled, torch.stack(vectors[:2]), *vectors[2:])
     for product in (torch_dot, numpy_dot, matrix_product, product_and_sum):
         for size in SIZES:
             ways[f"{product.__name__}, {size:,}"] = partial(gram, vectors, product, size)
@@ -58,6 +63,12 @@ def main() -> None:
 def stream(vectors: list[Tensor]) -> None:
     for vector in vectors:
         vector.sum()
+
+
+def compiled(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
+    products = inner_products(offsets, theta, base)
+    assert products is not None
+    return products
 
 
 def gram(vectors: list[Tensor], product: Product, size: int) -> Floats:

@@ -80,7 +80,7 @@ def test_the_command_line_chooses_it_wherever_it_is_asked_for(tmp_path):
 def test_every_file_says_which_arithmetic_made_it(tmp_path):
     simulated(make_task(), training=TRAINING, run=make_run(10), out=tmp_path)
     here = describe_arithmetic()
-    assert set(here) == {"kind", "cpu", "capability", "python", "numpy", "torch"}
+    assert set(here) == {"kind", "products", "cpu", "capability", "python", "numpy", "torch"}
     assert summary_of(tmp_path)["arithmetic"] == here
     assert load_tree(tmp_path / "checkpoint.safetensors")["arithmetic"] == here
 
@@ -98,6 +98,10 @@ def test_differences_are_one_line_each():
     )
     assert explain_difference(portable, portable | {"torch": "2.14.0"}) == (
         "made with torch 2.13.0, this is 2.14.0: the last digits may differ"
+    )
+    assert explain_difference(MADE, MADE | {"products": "compiled"}) == (
+        "made with torch's inner products, here they are compiled: the last digits of models "
+        "with more than 131,072 parameters may differ"
     )
 
 

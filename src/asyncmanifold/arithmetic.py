@@ -12,8 +12,10 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from ctypes import CDLL
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from asyncmanifold.errors import InputError
@@ -68,11 +70,12 @@ def require_arithmetic(kind: str) -> None:
 
 
 def describe_arithmetic() -> dict[str, str]:
-    """Return what decides the last bit of a result here: kind, processor, capability and versions."""
+    """Return what decides the last bit of a result here."""
     import torch
 
     return {
         "kind": "portable" if is_portable() else "native",
+        "products": "torch's" if compiled_products() is None else "compiled",
         "cpu": cpu_name(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
@@ -98,10 +101,32 @@ def explain_difference(made: Mapping[str, str], here: Mapping[str, str] | None =
                 f"made with {package} {made.get(package)}, this is {here.get(package)}: "
                 "the last digits may differ"
             )
+    products = [facts.get("products", "torch's") for facts in (made, here)]
+    if products[0] != products[1]:
+        return (
+            f"made with {products[0]} inner products, here they are {products[1]}: the last digits of models "
+            "with more than 131,072 parameters may differ"
+        )
     there, now = (f"{facts.get('cpu')} ({facts.get('capability')})" for facts in (made, here))
     if made.get("kind") == "portable" or there == now:
         return None
     return f"made on {there}, this is {now}: the last digits may differ (not so in portable arithmetic)"
+
+
+@cache
+def compiled_products() -> CDLL | None:
+    """Return the library made of ``server/inner_products.c``, or None.
+
+    There is none where the installation found no C compiler. In portable arithmetic it is left alone, so that
+    a run has the same bits with and without it.
+    """
+    spec = find_spec("asyncmanifold._inner_products")
+    if spec is None or spec.origin is None or is_portable():
+        return None
+    try:
+        return CDLL(spec.origin)
+    except OSError:  # made for another machine
+        return None
 
 
 def cpu_name() -> str:

@@ -1,7 +1,8 @@
 """The two passes of a server update: form the Gram matrix, then apply coefficients.
 
 Both walk over the vectors in blocks that fit into the processor's cache, so each vector is read from memory
-once per pass. The drift d = Θ^τ − Θ^t is never stored.
+once per pass. The drift d = Θ^τ − Θ^t is never stored. A compiled loop multiplies long vectors where it can
+(``inner_products.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncmanifold.geometry.bezier import Floats
+from asyncmanifold.server.inner_products import inner_products
 
 BLOCK = 131_072
 """Numbers per block: few enough for the cache, many enough that calls cost little (docs/performance.md)."""
@@ -27,19 +29,29 @@ def gram_matrix(offsets: Tensor, theta: Tensor, base: Tensor) -> Floats:
 
     Products are formed in float32 within a block and summed in float64 over blocks.
     """
+    drift_base = None if base is theta else base
+    products = inner_products(offsets, theta, drift_base) if theta.numel() > BLOCK else None
+    if products is None:
+        products = _products(offsets, theta, drift_base)
+    gram = np.zeros((len(offsets) + 1, len(offsets) + 1))
+    gram[: len(products), : len(products)] = products + np.triu(products, 1).T
+    return gram
+
+
+def _products(offsets: Tensor, theta: Tensor, base: Tensor | None) -> Floats:
+    """Return what ``inner_products`` does, block by block with torch."""
     rows = [blocks(row) for row in offsets.unbind()]
-    count = len(rows) + (base is not theta)
-    gram = np.zeros((len(rows) + 1, len(rows) + 1))
-    for number, (now, before) in enumerate(zip(blocks(theta), blocks(base), strict=True)):
+    before = None if base is None else blocks(base)
+    count = len(rows) + (base is not None)
+    products = np.zeros((count, count))
+    for number, now in enumerate(blocks(theta)):
         vectors = [row[number] for row in rows]
-        if base is not theta:
-            vectors.append(torch.sub(now, before))
+        if before is not None:
+            vectors.append(torch.sub(now, before[number]))
         for i in range(count):
             for j in range(i, count):
-                gram[i, j] += torch.dot(vectors[i], vectors[j]).item()
-    for i in range(count):
-        gram[i + 1 :, i] = gram[i, i + 1 :]
-    return gram
+                products[i, j] += torch.dot(vectors[i], vectors[j]).item()
+    return products
 
 
 def combine(
