@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import fields, replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ from asyncmanifold import (
     DelayCompensation,
     Distance,
     Hinge,
+    LocalPrivacy,
     LocalTraining,
     Method,
     NormBound,
     OrthoDC,
+    PortBuffer,
     Run,
     Schedule,
 )
@@ -321,6 +324,40 @@ def test_a_part_that_is_not_set_is_reached_by_its_path():
     for key in ("average_from", "averaging.nothing", "server_optimizer.beta", "buffer.buffer_size"):
         with pytest.raises(InputError, match=f"--set {key}: unknown key"):
             load_config("digits", "asyncsgd", settings={key: "10"})
+
+
+def test_settings_are_given_in_any_order():
+    needing_each_other = [
+        ({"buffer": "port", "port_size": "3"}, "buffer", PortBuffer(3)),
+        ({"weighting": "none", "outgoing": "local-privacy"}, "outgoing", (LocalPrivacy(),)),
+        ({"outgoing": "local-privacy", "weighting": "none", "clip_norm": "2.0"}, "weighting", "none"),
+    ]
+    for settings, stage, expected in needing_each_other:
+        for order in permutations(settings.items()):
+            config = load_config("digits", "fedbuff", settings=dict(order))
+            assert getattr(config.method, stage) == expected
+    late = {"late_fraction": "0.4", "late_by": "5"}
+    for order in permutations(late.items()):
+        schedule = load_config("digits", settings=dict(order)).schedule
+        assert (schedule.late_fraction, schedule.late_by) == (0.4, 5.0)
+
+
+def test_the_cause_of_several_refusals_is_said():
+    for settings in ({"port_size": "3", "buffer": "prot"}, {"buffer": "prot", "port_size": "3"}):
+        with pytest.raises(InputError, match=r"method.buffer has no part 'prot'"):
+            load_config("digits", settings=settings)
+
+
+def test_a_key_of_a_part_that_is_not_chosen_names_the_part():
+    with pytest.raises(InputError, match=r"^--set port_size: unknown key without buffer=port$"):
+        load_config("digits", "fedbuff", settings={"port_size": "3"})
+    with pytest.raises(InputError, match=r"unknown key without buffer=buffer or buffer=private-buffer$"):
+        load_config("digits", "asyncsgd", settings={"buffer.buffer_size": "3"})
+
+
+def test_a_part_with_a_required_setting_shows_its_table():
+    with pytest.raises(InputError, match=r'DeviceTraces needs path: {name = "devices", path = …}$'):
+        load_config("digits", settings={"latency": "devices"})
 
 
 def test_schedules_of_the_global_rate_by_name():

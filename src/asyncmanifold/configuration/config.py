@@ -93,9 +93,31 @@ def load_config(
         if "data" not in {field.name for field in fields(cast(Any, config.task))}:
             raise InputError(f"scenario {name} takes no --data: its data comes with it")
         config = _with_value(config, ["task", "data"], data, "--data")
-    for key, value in (settings or {}).items():
-        config = with_setting(config, key, value)
+    config, refused = with_settings(config, settings or {})
+    for error in refused.values():
+        raise error
     return config
+
+
+def with_settings(config: Config, settings: Mapping[str, str]) -> tuple[Config, dict[str, InputError]]:
+    """Return the configuration with new values for keys, and why any of them was refused; order is free.
+
+    Names of parts come first, so that a part's own settings find it. What is refused is tried again after the
+    others: one of them may be what it needs.
+    """
+    left = sorted(settings, key=lambda key: key.split(".")[-1] not in PARTS)
+    refused: dict[str, InputError] = {}
+    while left:
+        refused = {}
+        for key in left:
+            try:
+                config = with_setting(config, key, settings[key])
+            except InputError as error:
+                refused[key] = error
+        if len(refused) == len(left):
+            break
+        left = list(refused)
+    return config, refused
 
 
 def with_setting(config: Config, key: str, value: str) -> Config:
@@ -190,6 +212,8 @@ def find_key(config: Config, key: str) -> list[str]:
         raise InputError(f"--set {key}: could be any of {choices}: give one of these paths")
     if (absent := _absent_key(wanted, keys)) is not None:
         return absent
+    if parts := _parts_with(wanted[-1]):
+        raise UnknownKeyError(f"--set {key}: unknown key without {' or '.join(parts)}")
     names = sorted({path[-1] for path in keys})
     raise UnknownKeyError(f"--set {key}: unknown key{suggestion(wanted[-1], names)}")
 
@@ -201,6 +225,16 @@ def _absent_key(wanted: list[str], keys: list[list[str]]) -> list[str] | None:
     if home is None or slot not in PARTS or (part := usual_part(slot)) is None:
         return None
     return [*home, name] if name in {field.name for field in fields(part_class(slot, part))} else None
+
+
+def _parts_with(name: str) -> list[str]:
+    """Return the choices of parts that have a key."""
+    choices = ((slot, part) for slot, parts in PARTS.items() for part in parts)
+    return [
+        f"{slot}={part}"
+        for slot, part in choices
+        if name in {field.name for field in fields(part_class(slot, part))}
+    ]
 
 
 def value_at(config: Config, path: list[str]) -> Any:

@@ -61,7 +61,8 @@ def build(cls: type[Any], table: Any, where: str) -> Any:
         and field.name not in values
     ]
     if required:
-        raise InputError(f"{where}: {cls.__name__} needs {', '.join(required)}")
+        table_form = ", ".join([f'name = "{part_name(cls)}"', *(f"{name} = …" for name in required)])
+        raise InputError(f"{where}: {cls.__name__} needs {', '.join(required)}: {{{table_form}}}")
     try:
         return cls(**values)
     except ValueError as error:

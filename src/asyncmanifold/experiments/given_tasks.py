@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,10 +11,9 @@ from asyncmanifold.client.settings import LocalTraining
 from asyncmanifold.configuration.config import (
     Config,
     UnknownKeyError,
-    find_key,
     load_config,
     method_names,
-    with_setting,
+    with_settings,
 )
 from asyncmanifold.configuration.own_tasks import place_title
 from asyncmanifold.configuration.python_tasks import task_settings
@@ -41,9 +41,7 @@ def method_configs(
     for name, method in _named_methods(task, methods).items():
         config = _config(task, name, method, data)
         plain[config.method_name] = replace(config, **sections)
-    for key, value in settings.items():
-        plain = _with_fitting_setting(plain, key, value)
-    return plain
+    return _with_fitting_settings(plain, settings)
 
 
 def with_seed(config: Config, seed: int) -> Config:
@@ -90,18 +88,15 @@ def _config(task: Any, name: str, method: Method | str, data: str | None) -> Con
     )
 
 
-def _with_fitting_setting(configs: Mapping[str, Config], key: str, value: str) -> dict[str, Config]:
-    changed = dict(configs)
-    problem: UnknownKeyError | None = None
-    fits = False
+def _with_fitting_settings(configs: Mapping[str, Config], settings: Mapping[str, str]) -> dict[str, Config]:
+    """Return configurations with the settings that each has a key for; one at least must have it."""
+    changed: dict[str, Config] = {}
+    refusals: list[tuple[str, InputError]] = []
     for name, config in configs.items():
-        try:
-            find_key(config, key)
-        except UnknownKeyError as error:
-            problem = error
-            continue
-        changed[name] = with_setting(config, key, value)
-        fits = True
-    if problem is not None and not fits:
-        raise problem
+        changed[name], refused = with_settings(config, settings)
+        refusals += refused.items()
+    keys = Counter(key for key, _ in refusals)
+    for key, error in refusals:
+        if not isinstance(error, UnknownKeyError) or keys[key] == len(configs):
+            raise error
     return changed
