@@ -208,6 +208,22 @@ def test_workers_interruptions_and_replays_give_the_same_bits(name, tmp_path):
     assert torch.equal(FlatModel(again.model).vector, FlatModel(whole.model).vector)
 
 
+def test_clients_without_an_update_do_not_change_who_is_hostile_in_a_replay():
+    attack = LabelFlip(0.4)
+    whole = run(attack, updates=4)
+    updates = of_kind(whole.trace, "update")
+    assert max(record["client"] for record in updates) < len(SIZES) - 1
+    assert any(record.get("hostile") for record in updates)
+    again = simulate(
+        make_task(SIZES),
+        METHODS["asyncbezier"],
+        training=TRAINING,
+        schedule=Schedule(attack=attack),
+        replay=whole.trace,
+    )
+    assert torch.equal(FlatModel(again.model).vector, FlatModel(whole.model).vector)
+
+
 @every_attack
 @pytest.mark.parametrize("gates", [(), PEER_GATES, (NormBound(0.5, clips=True), CentredClipping())], ids=len)
 def test_no_attack_makes_the_model_not_finite(name, gates):

@@ -62,6 +62,7 @@ def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
     """Return the task with its clients' data in the order of the recorded clients.
 
     A deployment records which partition each node has; in a simulation, client and partition are the same.
+    Clients without an update stay: how many there are decides which of them are hostile.
     """
     part_of: dict[int, int] = {}
     for record in updates:
@@ -74,7 +75,9 @@ def arrange_clients(task: Task, updates: Iterable[Record]) -> Task:
                 f"client {client} has partition {part}, must be one of the task's {count} clients"
             )
         part_of[client] = part
-    parts = [part_of.get(client, 0) for client in range(max(part_of) + 1)]
+    given = range(len(task.clients))
+    clients = range(max(len(given), 1 + max(part_of)))
+    parts = [part_of.get(client, client if client in given else 0) for client in clients]
     validation = None if task.validation is None else [task.validation[part] for part in parts]
     return replace(task, clients=[task.clients[part] for part in parts], validation=validation)
 

@@ -95,7 +95,7 @@ def simulate(
     task = settings.build(run.seed)
     task.check_target(run.target)
     require_trusted(chosen, is_given=task.trusted is not None)
-    updates, client_count = None, len(task.clients)
+    updates = None
     if replay is not None:
         require_repeatable(chosen, training, "replayed")
         updates = recorded_updates(replay)
@@ -132,7 +132,7 @@ def simulate(
             engine = Simulation(session, schedule, sizes_of(task.clients))
             journal.restore(engine.unpack)
         else:
-            engine = Replay(session, updates, Attacker(schedule.attack, client_count, session))
+            engine = Replay(session, updates, Attacker(schedule.attack, len(task.clients), session))
             journal.restore()
         recipe = make_recipe(task, chosen, training, run, schedule.attack)
         executor = _open_executor(placement, recipe, journal)
