@@ -30,20 +30,15 @@ def composition_table(out: Path, scenario: str) -> list[list[str]]:
     for method in sorted(runs, key=lambda name: -mean(run["final"] for run in runs[name].values())):
         found = runs[method]
         scores = [spread(found, key) for key in ("final", "last")]
-        rows.append([method, local_epochs(found), makers(found), *scores, *gain(ours, found)])
+        rows.append([method, local_epochs(found), *scores, *gain(ours, found)])
     compared = [f"{composition} is above by", "seeds won", "p (t)", "p (Wilcoxon)"]
-    return [["method", "local epochs", "made on", "final %", "last %", *compared], *rows] if rows else []
+    return [["method", "local epochs", "final %", "last %", *compared], *rows] if rows else []
 
 
 def local_epochs(runs: dict[str, dict]) -> str:
     """Return how many epochs the clients of a run trained in all: the least and the most of several runs."""
     least, most = (choose(run["epochs"] for run in runs.values()) for choose in (min, max))
     return f"{least}" if least == most else f"{least} to {most}"
-
-
-def makers(runs: dict[str, dict]) -> str:
-    """Return whose processors made the runs."""
-    return ", ".join(sorted({run["processor"].split("(")[0].split()[0] for run in runs.values()}))
 
 
 def stored_runs(out: Path, scenario: str) -> dict[str, dict[str, dict]]:
