@@ -94,8 +94,8 @@ def load_config(
             raise InputError(f"scenario {name} takes no --data: its data comes with it")
         config = _with_value(config, ["task", "data"], data, "--data")
     config, refused = with_settings(config, settings or {})
-    for error in refused.values():
-        raise error
+    if refused:
+        raise next(iter(refused.values()))
     return config
 
 
