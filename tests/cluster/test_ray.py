@@ -98,6 +98,7 @@ def test_a_lost_machine_costs_only_its_jobs(tmp_path, cluster):
 
     run(tmp_path / "here")
     run(tmp_path / "there", **on(cluster, workers=4), observer=lose)
+    cluster.wait_for_nodes()  # until the loss is noticed: Ray tells every program of it, also another test's
     assert lost not in cluster.list_all_nodes()
     assert_same(tmp_path / "here", tmp_path / "there")
 
