@@ -1,9 +1,9 @@
 """Search for a composition on the clients' validation data: results/search_compositions.py SCENARIO DATA OUT.
 
 What averaging returns does not change a run's way: one run without averaging gives the score of every mean.
-Each candidate is run once with the seed 100, which no table has, and a line of JSON is appended to OUT,
-so that an interrupted search goes on. A score is the mean over the last five evaluations, as in the tables;
-the last one is beside it.
+Each candidate is run with the seed 100, which no table has, or with several of --seeds, and a line of JSON
+for each run is appended to OUT, so that an interrupted search goes on. A score is the mean over the last five
+evaluations, as in the tables; the last one is beside it.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from asyncmanifold.experiments.many_runs import run_config
 from asyncmanifold.simulation.runner import validation_score
 from asyncmanifold.vectors import FlatModel, Statistics
 
-SEED = 100
 MEANS = {
     **{f"tail {share:g}": TailAveraging(share) for share in (0.125, 0.25, 0.5)},
     **{f"half-life {life}": ExponentialAveraging(life) for life in (4, 8, 16, 32)},
@@ -58,7 +57,7 @@ class ManyMeans:
                 self.scores[name].append(validation_score(self._task, flat) or 0.0)
 
 
-def score(scenario: str, data: str, name: str) -> dict:
+def score(scenario: str, data: str, name: str, seed: int) -> dict:
     """Run a candidate and return its scores by mean, all on validation data."""
     torch.set_num_threads(1)
     method, settings = CANDIDATES[name]
@@ -67,12 +66,13 @@ def score(scenario: str, data: str, name: str) -> dict:
     factor = float(settings.pop(LOCAL_RATE, 1.0))
     distill(*(float(settings.pop(key, 0.0)) for key in (PULL, END_PULL)))
     settings["local_lr"] = f"{factor * usual.training.local_lr:g}"
-    config = load_config(scenario, method, seed=SEED, data=data or None, settings=settings)
+    config = load_config(scenario, method, seed=seed, data=data or None, settings=settings)
     means = ManyMeans(config.build_task(), config.run)
     run_config(config, Records(observer=means))
     last = {each: found[-1] for each, found in means.scores.items()}
     return {
         "candidate": name,
+        "seed": seed,
         "scores": {each: mean(found) for each, found in means.scores.items()},
         "last": last,
     }
@@ -83,18 +83,21 @@ def main() -> None:
     for name in ("scenario", "data", "out"):
         parser.add_argument(name)
     parser.add_argument("--only", default=[], nargs="+", help="these candidates, in this order")
+    parser.add_argument("--seeds", type=int, default=[100], nargs="+")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     out = Path(given.out)
-    done = {json.loads(line)["candidate"] for line in out.read_text().splitlines()} if out.exists() else set()
-    names = [name for name in given.only or CANDIDATES if name not in done]
+    made = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    done = {(run["candidate"], run["seed"]) for run in made}
+    wanted = [(name, seed) for seed in given.seeds for name in given.only or CANDIDATES]
     with ProcessPoolExecutor(given.workers) as pool, out.open("a") as file:
-        runs = [pool.submit(score, given.scenario, given.data, name) for name in names]
+        runs = [pool.submit(score, given.scenario, given.data, *each) for each in wanted if each not in done]
         for found in (run.result() for run in as_completed(runs)):
             print(json.dumps(found), file=file, flush=True)
             scores = found["scores"]
             best = max(scores, key=scores.get)
-            print(f"{found['candidate']:30} {scores['none']:.4f}, {best} {scores[best]:.4f}", flush=True)
+            run = f"{found['candidate']:30} {found['seed']}"
+            print(f"{run} {scores['none']:.4f}, {best} {scores[best]:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """What a score is: the mean of the last evaluations, and the best only beyond the spread over seeds."""
 
 import pytest
+from rich.table import Table
 
 from asyncmanifold import InputError, Run
+from asyncmanifold.commands.printing import print_study
 from asyncmanifold.report.comparison import COLUMNS, Column, average, cell
 from asyncmanifold.session.summary import summarise
 
@@ -64,3 +66,31 @@ def test_what_cannot_be_the_best():
     assert marked(ACCURACY, [0.89, 0.91]) == [False]  # of one method
     assert marked(TIME, [10.0, None], [20.0, 22.0]) == [False, False]  # one seed never came there
     assert marked(TIME, [10.0, 11.0], [None, None]) == [True, False]
+
+
+@pytest.mark.parametrize(("width", "shown"), [(33, ["84.1±1.6"]), (34, ["84.1±1.6", "88.6±1.6"])])
+def test_a_narrow_terminal_shows_fewer_columns_and_cuts_no_number(monkeypatch, capsys, width, shown):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_study(scores_of_a_study(), ["a note"])
+    printed = capsys.readouterr().out
+    assert [text for text in ("84.1±1.6", "88.6±1.6") if text in printed] == shown
+    assert "…" not in printed
+    assert ("this terminal is too narrow for: the best" in printed) == (len(shown) == 1)
+    assert printed.endswith("a note\n")
+
+
+def test_what_is_no_terminal_gets_every_column(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "23")
+    print_study(scores_of_a_study(), [])
+    printed = capsys.readouterr().out
+    assert "84.1±1.6" in printed
+    assert "88.6±1.6" in printed
+
+
+def scores_of_a_study() -> Table:
+    table = Table("method", title="digits")
+    for heading in ("final", "the\nbest"):
+        table.add_column(heading, no_wrap=True)
+    table.add_row("fedasync", "84.1±1.6", "88.6±1.6")
+    return table

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from asyncmanifold.experiments.terminal_tables import WIDE
 from asyncmanifold.session.summary import Summary
 
 
@@ -56,7 +57,23 @@ def print_summary(summary: Summary, out: Path) -> None:
 
 
 def print_study(table: Table, notes: Sequence[str]) -> None:
-    """Print the table of a comparison or a search, and the lines below it."""
-    Console().print(table)
+    """Print the table of a comparison or a search, and the lines below it: no number is ever cut short.
+
+    A narrow terminal shows fewer columns, and says so. What is no terminal has no width.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDE
+    left_out: list[str] = []
+    while len(table.columns) > 2 and _width(table, console) > console.width:
+        left_out.insert(0, str(table.columns.pop().header).replace("\n", " "))
+    console.print(table)
+    if left_out:
+        print(f"this terminal is too narrow for: {', '.join(left_out)}")
     for note in notes:
         print(note)
+
+
+def _width(table: Table, console: Console) -> int:
+    """Return how wide a table would like to be."""
+    return console.measure(table, options=console.options.update(width=WIDE)).maximum

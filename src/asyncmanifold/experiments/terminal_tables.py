@@ -35,7 +35,7 @@ def as_text(table: Table, notes: Sequence[str]) -> str:
 
 
 def comparison_table(found: Comparison) -> Table:
-    """Return the table of a comparison, within 80 columns; the very last score is only in the files."""
+    """Return the table of a comparison; the very last score is only in the files."""
     columns = [column for column in columns_of(found.table) if column.key != "last"]
     target = "" if found.run.target is None else f", target {found.run.target:g}"
     shown = _table(f"{found.scenario}: {found.metric} after {found.run.updates} updates{target}")
