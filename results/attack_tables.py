@@ -12,17 +12,22 @@ METHODS = ("fedasync", "asyncsgd", "asyncbezier")
 def attack_tables(out: Path) -> dict[str, list[list[str]]]:
     """Return, by method, a row for each attack: the final score, and the share of hostile updates let in.
 
-    The first row holds the gates. The numbers are also kept in attacks/attacks.json.
+    The first row holds the gates. Runs are added to those of attacks/attacks.json, a few at a time.
     """
-    kept = {folder.name: read_attack(folder) for folder in sorted((out / "attacks").glob("*"))}
-    if not kept:
+    file = HERE / "attacks" / "attacks.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    made = {folder.name: read_attack(folder) for folder in sorted((out / "attacks").glob("*"))}
+    if not made:
         return {}
-    (HERE / "attacks").mkdir(exist_ok=True)
-    (HERE / "attacks" / "attacks.json").write_text(json.dumps(kept, indent=1) + "\n")
+    for attack, methods in made.items():
+        for method, gates in methods.items():
+            kept.setdefault(attack, {}).setdefault(method, {}).update(gates)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     attacks = sorted(kept, key=lambda attack: (attack != "none", attack))
     tables = {}
     for method in METHODS:
-        gates = list(dict.fromkeys(gate for attack in attacks for gate in kept[attack].get(method, {})))
+        gates = sorted({gate for attack in attacks for gate in kept[attack].get(method, {})})
         rows = [
             [attack, *(cell(kept[attack].get(method, {}).get(gate)) for gate in gates)] for attack in attacks
         ]

@@ -134,7 +134,7 @@ uploads() { # what codecs cost: three methods, two tasks; femnist is shorter tha
 attacks() { # every attack against every gate, with three methods; no data file
   for attack in none sign-flip scaling gaussian-noise label-flip a-little-is-enough inner-product flooding \
     false-examples not-a-number; do
-    asyncmanifold compare "$here/attacks.toml" --set attack=$attack --methods "$(methods_of "$here/attacks.toml")" \
+    asyncmanifold compare "$here/attacks.toml" --set attack=$attack --methods "${METHODS:-$(methods_of "$here/attacks.toml")}" \
       --seeds "${SEEDS:-0,1}" --out "$out/attacks/$attack" --resume
   done
 }
