@@ -365,18 +365,24 @@ def privacy(out: Path) -> str:
 
 
 def search(out: Path, scenario: str) -> str:
-    """Return the validation scores of each candidate's models and of their means, best first; keep them."""
+    """Return the validation scores of each candidate's models and of their means, best first; keep them.
+
+    A score is the mean over the seeds that a candidate was run with.
+    """
     found = out / f"search-{scenario}.jsonl"
     if not found.exists():
         return ""
     keep(found, f"compositions/{found.name}")
+    runs: dict[str, list[dict[str, float]]] = {}
+    for run in map(json.loads, found.read_text().splitlines()):
+        runs.setdefault(run["candidate"], []).append(run["scores"])
+    names = [name for name in next(iter(runs.values()))[0] if name != "last quarter"]
     scores = {
-        entry["candidate"]: entry["scores"] for entry in map(json.loads, found.read_text().splitlines())
+        candidate: [mean(run[name] for run in made) for name in names] for candidate, made in runs.items()
     }
-    means = [name for name in next(iter(scores.values())) if name != "last quarter"]
-    best = sorted(scores, key=lambda candidate: -max(scores[candidate][name] for name in means))
-    rows = [[candidate, *percent(scores[candidate][name] for name in means)] for candidate in best]
-    return markdown(["candidate, η_g", *means], rows)
+    best = sorted(scores, key=lambda candidate: -max(scores[candidate]))
+    rows = [[candidate, f"{len(runs[candidate])}", *percent(scores[candidate])] for candidate in best]
+    return markdown(["candidate, η_g", "seeds", *names], rows)
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:
