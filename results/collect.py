@@ -381,8 +381,12 @@ def search(out: Path, scenario: str) -> str:
         candidate: [mean(run[name] for run in made) for name in names] for candidate, made in runs.items()
     }
     best = sorted(scores, key=lambda candidate: -max(scores[candidate]))
-    rows = [[candidate, f"{len(runs[candidate])}", *percent(scores[candidate])] for candidate in best]
-    return markdown(["candidate, η_g", "seeds", *names], rows)
+    rows = [[label(candidate, runs[candidate]), *percent(scores[candidate])] for candidate in best]
+    return markdown(["candidate, η_g", *names], rows)
+
+
+def label(candidate: str, made: list) -> str:
+    return candidate if len(made) == 1 else f"{candidate} ({len(made)} seeds)"
 
 
 def percent(values: Iterable[float], factor: float = 100.0) -> list[str]:

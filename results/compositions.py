@@ -46,7 +46,7 @@ CANDIDATES = {
     **at("ace", 0.25, 0.5),
     **at("fedfa", 2, 3),
     **at("fadas", 0.003, 0.01),
-    **at("asyncsgd", 0.1, 0.2, 0.3, label="momentum", server_optimizer="momentum"),
+    **at("asyncsgd", 0.1, 0.3, label="momentum", server_optimizer="momentum"),
     **at("dcasgd", 0.1, 0.3, label="momentum-dcasgd", server_optimizer="momentum"),
     **at("rescaled", 2),
     **at("asyncbezier", 1, 2, label="chord", **CHORD),

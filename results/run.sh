@@ -15,7 +15,7 @@ asyncmanifold() { # COMMAND …: with OPTIONS where runs are made
 }
 
 methods_of() { # FILE: the methods that a scenario adds
-  sed -n -e 's/^\[methods\.\(.*\)\]/\1/p' -e 's/^"\(.*\)" = {.*/\1/p' "$1" | paste -sd,
+  sed -n -e 's/^\[methods\.\([^.]*\)\]/\1/p' -e 's/^"\(.*\)" = {.*/\1/p' "$1" | paste -sd,
 }
 tune() { # SCENARIO FILE VALUES UPDATES: η_g on validation data of a seed of its own, coarsely at UPDATES, then finely
   asyncmanifold tune "$1" --data "$data/$2" --method $methods --values "$3" --seeds 100 --out "$out/$1-coarse" \
@@ -164,7 +164,7 @@ compositions() { # what the search found against all published methods, five see
   asyncmanifold compare "$here/local-rate.toml" --data "$data/femnist.npz" --seeds 0,1,2,3,4 --resume \
     --methods "$(methods_of "$here/local-rate.toml")" --out "$out/compositions-local-rate"
   asyncmanifold compare "$here/local-rate-cxr8.toml" --data "$data/cxr8_128.npz" --seeds 0,1,2,3,4 --resume \
-    --methods orthomean,fedgs --out "$out/compositions-local-rate-cxr8"
+    --methods "$(methods_of "$here/local-rate-cxr8.toml")" --out "$out/compositions-local-rate-cxr8"
 }
 paper_size() { # SCENARIO FILE [MORE …]: the paper's settings, which the scenario has
   asyncmanifold compare "$1" --data "$data/$2" --methods $methods --seeds "${SEEDS:-0,1,2}" --out "$out/paper-$1" \
