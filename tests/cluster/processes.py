@@ -24,6 +24,17 @@ def trainers(pid: int | None = None) -> list[int]:
     return [child for child, title in named.items() if title.startswith("ray::TrainingActor")]
 
 
+def trainers_seen(seconds: float = 20.0) -> list[int]:
+    """Return the actors that train as soon as one is found; a look at /proc has missed all of them once."""
+    until = time.monotonic() + seconds
+    while not (found := trainers()):
+        assert time.monotonic() < until, (
+            f"no trainer among {[_title(pid) for pid in descendants(os.getpid())]}"
+        )
+        time.sleep(0.1)
+    return found
+
+
 def trainers_left() -> list[int]:
     """Return the actors that are still there after a while: Ray ends them, but does not wait for it."""
     return left_alive(trainers())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import descendants, left_alive, trainers, trainers_left
+from processes import descendants, left_alive, trainers, trainers_left, trainers_seen
 
 from asyncmanifold import METHODS, CurveCodec, Score
 from asyncmanifold.commands.cli import main
@@ -78,10 +78,10 @@ def test_killed_workers_cost_only_their_jobs(tmp_path, cluster):
     killed = []
 
     def kill(record):
-        chosen = {12: 1, 25: 2}.get(record.get("update"), 0) if record["kind"] == "update" else 0
-        for pid in trainers()[:chosen]:
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
+        if record["kind"] == "update" and (chosen := {12: 1, 25: 2}.get(record["update"])):
+            for pid in trainers_seen()[:chosen]:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
 
     run(tmp_path / "here")
     run(tmp_path / "there", **on(cluster), observer=kill)
